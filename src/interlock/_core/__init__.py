@@ -1,0 +1,1 @@
+"""Words and arithmetic: events, fences, leases, rings, protocols. Standard library only, and nothing here blocks."""

@@ -1,0 +1,302 @@
+"""What others implement: devices, frameworks, sinks, sources. Each is the fewest verbs that do the job.
+
+Implementations are thin and trust their caller: no policy, no validation beyond what only they can see, no logging. The
+conformance suites in `interlock.testing` say the same in tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from interlock._core._events import Region
+    from interlock._core._fence import Fence, Timeline
+
+
+class Memory(Protocol):
+    """A range of bytes somewhere."""
+
+    @property
+    def region(self) -> Region:
+        """Which bytes of which allocation."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Number of bytes."""
+        ...
+
+    @property
+    def address(self) -> int:
+        """Address of the first byte, in the address space of its device."""
+        ...
+
+    def slice(self, offset_bytes: int, size_bytes: int) -> Memory:
+        """Return a part; it keeps the whole alive."""
+        ...
+
+    def view(self) -> memoryview:
+        """Return the bytes for the host, writable.
+
+        Raises:
+            DeviceError: The host cannot address this memory.
+        """
+        ...
+
+
+class Device(Protocol):
+    """Where bytes live and how work on them is ordered."""
+
+    @property
+    def name(self) -> str:
+        """`host`, `simulated:0`, `cuda:0`."""
+        ...
+
+    @property
+    def host_visible(self) -> bool:
+        """Whether the device's own memory is ordinary host memory, so that nothing need be copied."""
+        ...
+
+    def allocate(self, size_bytes: int) -> Memory:
+        """Return device memory, aligned for any dtype. Its content is undefined.
+
+        Raises:
+            UsageError: The size is not positive.
+            MemoryError: There is no such amount.
+        """
+        ...
+
+    def allocate_host(self, size_bytes: int) -> Memory:
+        """Return host memory that copies to and from this device may use while the host goes on."""
+        ...
+
+    def stream(self, name: str) -> Timeline:
+        """Return the stream of that name; the same one each time."""
+        ...
+
+    def copy(self, target: Memory, source: Memory, stream: Timeline) -> None:
+        """Queue a copy of all bytes of `source` to the same number in `target`. Does not wait.
+
+        Ordering:
+            After everything queued on `stream` before. The host may touch neither memory until a fence recorded later
+            is reached.
+
+        Raises:
+            UsageError: The sizes differ, or the stream is another device's.
+        """
+        ...
+
+    def wait(self, stream: Timeline, fence: Fence) -> None:
+        """Make what is queued on `stream` from now on come after `fence`. The host does not wait."""
+        ...
+
+    def record(self, stream: Timeline) -> Fence:
+        """Return the fence that is reached when everything queued on `stream` so far is done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """An array in a device's memory that no framework holds: what `Drain.put` takes from those who drive a device.
+
+    Attributes:
+        device: Where the bytes are.
+        memory: The bytes, C-contiguous.
+        shape: First axis: rows.
+        dtype: NumPy's name for the element type, as `float32`.
+        ready: When the value is there.
+    """
+
+    device: Device
+    memory: Memory
+    shape: tuple[int, ...]
+    dtype: str
+    ready: Fence
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """How to get the value that an array holds now.
+
+    Attributes:
+        shape: Shape of the array.
+        dtype: Element type on the host.
+        ready: When `read` may be called.
+        stable: Whether nobody can change the value after the export: else whoever wants it later must copy it now.
+        read: Returns the value as a host array, without copying where that can be done. Only once `ready` is reached.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    ready: Fence
+    stable: bool
+    read: Callable[[], npt.NDArray[Any]]
+
+
+class Framework(Protocol):
+    """Who holds arrays."""
+
+    @property
+    def name(self) -> str:
+        """`numpy`, `torch`, `jax`."""
+        ...
+
+    def owns(self, value: object) -> bool:
+        """Tell whether `value` is one of this framework's arrays."""
+        ...
+
+    def runs(self, model: object) -> bool:
+        """Tell whether `model` is a callable that wants this framework's arrays and no others."""
+        ...
+
+    def prepare(self, model: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return `model` as it is called to predict: without gradients, and with its layers in that mode."""
+        ...
+
+    def fingerprint(self, model: object) -> str | None:
+        """Return a digest of the weights that `model` holds, or None if the framework cannot see them."""
+        ...
+
+    def default_device(self) -> str:
+        """Return the device that the framework puts arrays on when not told otherwise, as `host` or `cuda`."""
+        ...
+
+    def lend(self, array: npt.NDArray[Any]) -> Any:
+        """Return the framework's array over the same memory, which it keeps alive until its last use is done.
+
+        Args:
+            array: C-contiguous, 64-byte aligned.
+
+        Copies: never, except where the framework has no such dtype (JAX without 64-bit types).
+
+        Raises:
+            UsageError: The framework has no array of that dtype.
+        """
+        ...
+
+    def export(self, value: Any, *, borrow: bool) -> Export:
+        """Take the value that `value` holds at this point of its producer's order.
+
+        Args:
+            value: One of this framework's arrays.
+            borrow: The caller promises not to change or donate `value` until it is written: no snapshot is taken.
+
+        Raises:
+            UsageError: The value cannot come to the host (a deleted buffer, a dtype that NumPy lacks).
+        """
+        ...
+
+
+Columns = "Mapping[str, npt.NDArray[Any]]"
+"""Output name to array; first axis rows, the same number in all."""
+
+
+class ShardWriter(Protocol):
+    """One shard being written, under a temporary name."""
+
+    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Append rows. The arrays may be reused once this returns.
+
+        Args:
+            ids: int64 or Unicode, shape (rows,).
+            columns: Output name to array of shape (rows, ...); the same names, dtypes and row shapes in every call.
+
+        Raises:
+            OSError: The storage refused.
+            UsageError: The format has no such dtype.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the shard: every byte is handed to the operating system, none is synced."""
+        ...
+
+    def abandon(self) -> None:
+        """Let go of the file without making it whole. May be called after a failure of the other two."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShardContent:
+    """What a shard holds.
+
+    Attributes:
+        run: The run that wrote it, as given to `Sink.open_shard`; empty if it does not say.
+        ids: int64 or Unicode, shape (rows,), in the order of the rows.
+    """
+
+    run: str
+    ids: npt.NDArray[Any]
+
+
+class Sink(Protocol):
+    """A format: how rows become shards and come back. It knows nothing of naming, syncing or committing."""
+
+    @property
+    def scheme(self) -> str:
+        """The word before the colon, as in `parquet:out`."""
+        ...
+
+    @property
+    def suffix(self) -> str:
+        """End of a shard's name, as `.parquet`; empty for a shard that is a folder."""
+        ...
+
+    def open_shard(self, path: Path, *, run: str) -> ShardWriter:
+        """Start a shard at `path`, which does not exist yet; what it becomes there is a file or a folder."""
+        ...
+
+    def read_shard(self, path: Path) -> ShardContent:
+        """Read back whose shard it is and which rows it has.
+
+        Raises:
+            UsageError: The shard is damaged or not of this format.
+            OSError: It cannot be read.
+        """
+        ...
+
+    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
+        """Read the rows at `positions`, in that order, as they were given to `ShardWriter.write`."""
+        ...
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Samples by index. Anything with these two methods is one; nothing need be inherited."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return sample `index`: an array, a number, or a dict or tuple of them. Called on worker threads."""
+        ...
+
+
+@runtime_checkable
+class SupportsIds(Protocol):
+    """A source whose samples have names of their own."""
+
+    def id_of(self, index: int) -> int | str:
+        """Return the id of sample `index`; unique in the source, the same in every run."""
+        ...
+
+
+@runtime_checkable
+class SupportsReadInto(Protocol):
+    """A source that can write many samples at once where they are wanted."""
+
+    def read_into(self, indices: Sequence[int], out: Any) -> None:
+        """Write samples `indices` into `out`, a tree like a sample's whose leaves have the first axis `len(indices)`.
+
+        Raises:
+            SampleError: One of them cannot be read.
+        """
+        ...

@@ -1,0 +1,209 @@
+"""One run of `interlock predict`: source to model to sink, and what to do when one of them fails."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast, final
+
+from interlock.cli._waits import Waits
+from interlock.drain import Drain
+from interlock.errors import InterlockError, ModelError, SinkConflictError, UsageError
+from interlock.feed import Feed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from interlock.cli._models import Model
+    from interlock.cli._progress import Progress
+    from interlock.cli._signals import Stop
+    from interlock.drain import DrainStatistics
+    from interlock.lowlevel import Source
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the options say about how to run; none of it changes values.
+
+    Attributes:
+        batch_size: Rows of a batch.
+        workers: Threads that read; None for the feed's default.
+        depth: Batches made ahead.
+        device: Where batches go.
+        restart: Discard what the sink holds.
+        allow_nan: Write rows that hold NaN.
+        shard_bytes: Size at which a shard is committed.
+    """
+
+    batch_size: int
+    workers: int | None
+    depth: int
+    device: str
+    restart: bool
+    allow_nan: bool
+    shard_bytes: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        summary: As `--json` prints it.
+        missing: Rows asked for that are not committed.
+        reason: Why the first row that failed did, with its id; empty if none did.
+        error: What ended the run early, or None.
+    """
+
+    summary: dict[str, Any]
+    missing: int
+    reason: str
+    error: InterlockError | None
+
+
+@final
+class Job:
+    """A run, from an opened sink to its summary.
+
+    Args:
+        source: All rows asked for.
+        model: What is called.
+        sink: Text of the sink.
+        settings: How to run.
+        fingerprint: Conditions that the rows are made under.
+        total: Rows of the whole source.
+
+    Raises:
+        UsageError: The sink is not fit for it.
+        SinkError: The storage refused.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        model: Model,
+        sink: str,
+        settings: Settings,
+        *,
+        fingerprint: dict[str, Any],
+        total: int,
+    ) -> None:
+        self._began_s = time.monotonic()
+        self._source = source
+        self._model = model
+        self._settings = settings
+        self._waits = Waits()
+        self._reason = ""
+        self._drain = Drain(
+            sink,
+            fingerprint=fingerprint,
+            total=total,
+            restart=settings.restart,
+            nan="keep" if settings.allow_nan else "fail",
+            shard_bytes=settings.shard_bytes,
+        )
+
+    def run(self, stop: Stop, open_progress: Callable[[int], Progress]) -> Outcome:
+        """Predict what is not committed yet.
+
+        Args:
+            stop: Says when to end early.
+            open_progress: Called with the number of rows asked for.
+        """
+        error: InterlockError | None = None
+        missing = len(self._source)
+        before = 0
+        try:
+            with self._drain, open_progress(missing) as progress:
+                todo = cast("Source", self._drain.pending(self._source))
+                missing, before = len(todo), len(self._source) - len(todo)
+                self._predict(todo, before, stop, progress)
+                with self._waits.on("sink"):
+                    self._drain.flush()
+        except InterlockError as failure:
+            error = failure
+        drained = self._drain.statistics()
+        missing -= drained.rows_committed + drained.rows_duplicate
+        return Outcome(self._summary(drained), missing, self._reason, error)
+
+    def _predict(self, todo: Source, before: int, stop: Stop, progress: Progress) -> None:
+        """Run batch after batch until the rows end, or somebody asks to stop."""
+        settings = self._settings
+        with Feed(
+            todo,
+            batch_size=settings.batch_size,
+            to=self._model.to,
+            device=settings.device,
+            workers=settings.workers,
+            depth=settings.depth,
+            ids=True,
+            on_error="skip",
+        ) as feed:
+            batches = self._batches(feed)
+            while stop.signal is None and (entry := next(batches, None)) is not None:
+                ids, batch = entry
+                if len(ids):
+                    self._predict_batch(ids, batch)
+                del entry, batch  # so that the slot is free while the next batch is waited for
+                if progress.due():
+                    drained = self._drain.statistics()
+                    under_way = drained.rows_put - drained.rows_committed
+                    progress.update(before + drained.rows_committed, under_way, self._waits.seconds(drained))
+
+    def _batches(self, feed: Feed) -> Iterator[tuple[npt.NDArray[Any], Any]]:
+        """Yield (ids, batch), recording the rows that the source could not give."""
+        batches = iter(feed)
+        told = 0
+        while True:
+            with self._waits.on("source"):
+                entry = next(batches, None)
+            for failure in feed.failures[told:]:
+                self._fail([failure.id], failure.reason)
+            told = len(feed.failures)
+            if entry is None:
+                return
+            yield entry
+            del entry  # as above
+
+    def _predict_batch(self, ids: npt.NDArray[Any], batch: Any) -> None:
+        try:
+            with self._waits.on("model"):
+                outputs = self._model(ids, batch)
+            with self._waits.on("sink"):
+                self._put(ids, outputs)
+        except ModelError as error:
+            self._fail(ids, f"{error.what}: {error.why}" if error.why else error.what)
+            raise
+
+    def _put(self, ids: npt.NDArray[Any], outputs: Any) -> None:
+        try:
+            self._drain.put(ids, outputs)
+        except SinkConflictError:
+            raise
+        except UsageError as error:
+            raise ModelError(
+                f"the sink cannot take what {self._model.text} returned",
+                why=f"{error.what}: {error.why}" if error.why else error.what,
+                hint=error.hint,
+            ) from error
+
+    def _fail(self, ids: Any, reason: str) -> None:
+        self._reason = self._reason or f"{ids[0]}: {reason}"
+        self._drain.fail(ids, reason)
+
+    def _summary(self, drained: DrainStatistics) -> dict[str, Any]:
+        seconds = time.monotonic() - self._began_s
+        return {
+            "rows_total": len(self._source),
+            "rows_committed": drained.rows_resumed + drained.rows_committed,
+            "rows_resumed": drained.rows_resumed,
+            "rows_failed": drained.rows_failed,
+            "bytes_written": drained.bytes_written,
+            "seconds": round(seconds, 3),
+            "rows_per_second": round(drained.rows_committed / seconds, 1) if seconds > 0 else 0.0,
+            "waits": {party: round(waited, 3) for party, waited in self._waits.seconds(drained).items()},
+        }

@@ -1,0 +1,183 @@
+"""`interlock predict MODEL SOURCE SINK`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import click
+
+from interlock.cli._exits import Exit, say
+from interlock.cli._job import Job, Settings
+from interlock.cli._models import open_model
+from interlock.cli._progress import open_progress
+from interlock.cli._signals import Stop
+from interlock.drain import read_status
+from interlock.errors import UsageError
+from interlock.feed.sources import open_source
+from interlock.lowlevel import open_device
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from interlock.cli._job import Outcome
+    from interlock.lowlevel import Source
+
+
+def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """Read `H,W`."""
+    if value is None:
+        return None
+    height, comma, width = (part.strip() for part in value.partition(","))
+    if not (comma and height.isdecimal() and width.isdecimal()):
+        raise click.BadParameter(f"{value!r} is not HEIGHT,WIDTH in pixels, as 224,224", context, parameter)
+    return int(height), int(width)
+
+
+def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """Read `A,B,C`."""
+    if value is None:
+        return None
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names):
+        raise click.BadParameter(f"{value!r} names a column without letters", context, parameter)
+    return names
+
+
+_POSITIVE = click.IntRange(min=1)
+
+
+@click.command()
+@click.argument("model")
+@click.argument("source")
+@click.argument("sink")
+@click.option("--batch-size", type=_POSITIVE, default=64, show_default=True, help="Rows of a batch.")
+@click.option(
+    "--workers", type=click.IntRange(min=0), help="Threads that read samples. [default: one per processor, at most 8]"
+)
+@click.option("--depth", type=_POSITIVE, default=2, show_default=True, help="Batches made ahead.")
+@click.option("--device", default="auto", show_default=True, help="Where batches go: auto, host, simulated:SCHEDULE.")
+@click.option(
+    "--to",
+    type=click.Choice(["numpy", "torch", "jax"]),
+    help="Arrays for a MODEL that does not say which. [default: numpy]",
+)
+@click.option("--limit", type=_POSITIVE, help="Only the first N rows of SOURCE.")
+@click.option("--restart", is_flag=True, help="Discard what SINK holds.")
+@click.option(
+    "--columns", metavar="A,B,…", callback=_names, help="Parquet columns that make a sample. [default: all of numbers]"
+)
+@click.option("--id-column", help="Parquet column that names the rows. [default: the row number]")
+@click.option("--image-size", metavar="H,W", callback=_size, help="Resize images; needed if their sizes differ.")
+@click.option("--allow-nan", is_flag=True, help="Write rows that hold NaN, in place of counting them as failed.")
+@click.option(
+    "--shard-bytes", type=_POSITIVE, default=64 << 20, show_default=True, help="Size at which a shard is committed."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def predict(model: str, source: str, sink: str, *, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Run MODEL on every row of SOURCE and commit its outputs to SINK.
+
+    MODEL is file.py:NAME or package.module:NAME: a torch module, a jitted JAX function, or a callable from a batch to
+    an array or a dict of arrays, first axis samples.
+
+    SOURCE is a .npy file, a folder of images, a Parquet file or folder, or file.py:NAME.
+
+    SINK is parquet:FOLDER or npy:FOLDER. The same command again goes on where the last one ended.
+
+    Exit codes: 0 every row is committed, 2 a mistake in the command, 3 rows failed, 130 or 143 interrupted.
+    """
+    rows = open_source(
+        source, image_size=options["image_size"], columns=options["columns"], id_column=options["id_column"]
+    )
+    left_out = getattr(rows, "links_left_out", 0)  # only a folder of images has it
+    if left_out:
+        say(f"note: {left_out} links that lead out of {source} are left out")
+    _check_apart(source, sink)
+    if options["device"] != "auto":
+        open_device(options["device"])  # a mistake should show before the sink is touched
+    called = open_model(model, options["to"])
+    fingerprint = {"model": called.fingerprint, "source": rows.fingerprint()}
+    settings = Settings(**{name: options[name] for name in Settings.__dataclass_fields__})
+    asked: Source = rows if options["limit"] is None else Head(rows, options["limit"])
+    with Stop() as stop:
+        job = Job(asked, called, sink, settings, fingerprint=fingerprint, total=len(rows))
+        outcome = job.run(stop, lambda total: open_progress(total, quiet=quiet))
+        click.echo(json.dumps(outcome.summary) if as_json else table(outcome.summary, sink))
+        return _verdict(outcome, stop, sink)
+
+
+def _verdict(outcome: Outcome, stop: Stop, sink: str) -> int:
+    """Return the exit code of a run; raise what ended it early."""
+    if outcome.error is not None:
+        raise outcome.error
+    if not outcome.missing:
+        return Exit.DONE
+    if stop.exit_code is not None:
+        say(f"stopped: {outcome.missing:,} rows are left", hint="the same command goes on from there")
+        return stop.exit_code
+    failures = read_status(sink).failures  # rows with NaN are found by the drain, and known only there
+    reason = outcome.reason or (f"{failures[0].id}: {failures[0].reason}" if failures else "unknown")
+    share = f"{outcome.missing:,} of {outcome.summary['rows_total']:,} rows"
+    say(
+        f"error: {share} are not in {sink}; the first is {reason}",
+        hint=f"mend them and run the same command again; see also: interlock status {sink}",
+    )
+    return Exit.FAILED
+
+
+def _check_apart(source: str, sink: str) -> None:
+    """Refuse a sink inside the source: the next run would read its own output."""
+    folder = Path(source)
+    place = Path(sink.partition(":")[2])
+    if folder.is_dir() and place.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"sink {sink} lies in source {source}",
+            why="the next run would read what this one wrote",
+            hint="move it out",
+        )
+
+
+@final
+class Head:
+    """The first rows of a source.
+
+    Args:
+        source: All rows.
+        count: At most so many.
+
+    `id_of` and `read_into` are there if the source has them.
+    """
+
+    def __init__(self, source: Source, count: int) -> None:
+        self._source = source
+        self._count = min(count, len(source))
+        for name in ("id_of", "read_into"):
+            if hasattr(source, name):
+                setattr(self, name, getattr(source, name))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._source[index]
+
+
+def table(summary: Mapping[str, Any], sink: str) -> str:
+    """Return the summary for people."""
+    waits = ", ".join(f"{party} {seconds:.1f} s" for party, seconds in summary["waits"].items())
+    rows = f"{summary['rows_committed']:,} of {summary['rows_total']:,} committed"
+    parts = [
+        f"{summary[f'rows_{what}']:,} {label}" for what, label in (("resumed", "from before"), ("failed", "failed"))
+    ]
+    return "\n".join(
+        [
+            f"rows     {rows} ({', '.join(parts)})",
+            f"written  {summary['bytes_written']:,} bytes to {sink}",
+            f"time     {summary['seconds']:,.1f} s, {summary['rows_per_second']:,.1f} rows/s",
+            f"waited   {waits}",
+        ]
+    )

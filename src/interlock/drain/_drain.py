@@ -1,0 +1,409 @@
+"""The drain: what programs put rows into."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self, final, overload
+
+import numpy as np
+
+from interlock._core._fence import Fence
+from interlock._waiting import wait
+from interlock.drain._duplicates import StoredRows, fetch
+from interlock.drain._ids import IdSet, IdView, as_ids, first_of_each, kind_of
+from interlock.drain._intake import Intake
+from interlock.drain._jobs import FailJob, FlushJob, Link
+from interlock.drain._leaves import Leaf, leaves_of
+from interlock.drain._resume import pending_source
+from interlock.drain._run import plain_fingerprint
+from interlock.drain._store import Store
+from interlock.drain._tickets import Ticket
+from interlock.drain._writer import Writer, WriterSettings, abandon
+from interlock.errors import BoundError, DeviceError, InterlockError, LeaseError, UsageError
+from interlock.frameworks import framework_named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import TracebackType
+
+    from interlock._core._protocols import Source
+    from interlock.drain._ids import IdArray
+    from interlock.drain._jobs import Landing
+    from interlock.drain._resume import PendingSource
+
+_STOP_BOUND_S = 10.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DrainStatistics:
+    """What a drain has done so far in this run.
+
+    Attributes:
+        rows_put: Rows given to `put`.
+        rows_written: Rows that are with the sink.
+        rows_committed: Rows that this run committed.
+        rows_resumed: Rows that were committed when the drain was opened.
+        rows_failed: Rows that failed in this run and were not committed since.
+        rows_duplicate: Rows dropped since the same bytes had come before.
+        bytes_written: Bytes of the files of committed shards.
+        shards: Shards that this run committed.
+        wait_slot_s: Seconds that `put` waited for a slot: the writer or the storage is slower than the producer.
+        copy_s: Seconds that `put` spent copying host arrays.
+        land_s: Seconds that the writer waited for values to land: the producer is slower than the writer.
+        encode_s: Seconds spent in the sink's format.
+        hash_s: Seconds spent on hashes.
+        sync_s: Seconds spent on syncing, renaming and recording.
+        held_bytes: Bytes of the budget in use now.
+        host_syncs: How often a put made the host wait for a device.
+    """
+
+    rows_put: int
+    rows_written: int
+    rows_committed: int
+    rows_resumed: int
+    rows_failed: int
+    rows_duplicate: int
+    bytes_written: int
+    shards: int
+    wait_slot_s: float
+    copy_s: float
+    land_s: float
+    encode_s: float
+    hash_s: float
+    sync_s: float
+    held_bytes: int
+    host_syncs: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+@final
+class Drain:
+    """Takes the outputs of a model to a committed dataset, while the program goes on.
+
+    Use it in a `with` block: leaving it commits everything that was put, also when an exception is the reason.
+
+    Args:
+        sink: `parquet:PATH` or `npy:PATH`; the folder is made if it is not there.
+        fingerprint: The conditions under which the rows are made, as plain JSON values. A sink that was written under
+            others is refused; None skips the comparison.
+        total: Rows that there will be, so that a status can tell what is missing.
+        restart: Discard what is in the sink, if it is ours.
+        borrow: The caller promises not to change or donate an array before its ticket is `written` (device memory:
+            before it has `landed`): no snapshot is taken.
+        budget_bytes: Most bytes of rows between `put` and the sink. `put` blocks while they are in use.
+        shard_bytes: Size at which a shard is committed.
+        commit_interval_s: Age at which it is.
+        nan: `fail` records rows with a NaN as failed in place of writing them.
+        timeout_s: Bound on every wait, in seconds.
+
+    Raises:
+        UsageError: An argument is out of range, or there is no such sink.
+        SinkConflictError: The folder holds something else, was written under other conditions or is being written.
+        SinkError: The storage refused.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with Drain(f"npy:{folder}/out") as drain:
+        ...         ticket = drain.put([7, 8], {"y": np.ones((2, 3))})
+        ...     ticket.committed, len(drain.committed), 7 in drain.committed
+        (True, 2, True)
+    """
+
+    def __init__(
+        self,
+        sink: str,
+        *,
+        fingerprint: Mapping[str, object] | None = None,
+        total: int | None = None,
+        restart: bool = False,
+        borrow: bool = False,
+        budget_bytes: int = 1 << 30,
+        shard_bytes: int = 64 << 20,
+        commit_interval_s: float = 30.0,
+        nan: Literal["keep", "fail"] = "keep",
+        timeout_s: float = 600.0,
+    ) -> None:
+        positive = {"budget_bytes": budget_bytes, "shard_bytes": shard_bytes, "timeout_s": timeout_s}
+        for name, value in positive.items():
+            if value <= 0:
+                raise UsageError(f"{name} is {value}", why="it must be positive")
+        if nan not in {"keep", "fail"}:
+            raise UsageError(f"nan is {nan!r}", hint="use keep or fail")
+        if total is not None and total < 0:
+            raise UsageError(f"total is {total}", why="it is a number of rows")
+        self.sink = sink
+        self._store = Store(sink, fingerprint=plain_fingerprint(fingerprint), total=total, restart=restart)
+        self._seen = IdSet()
+        self._link = Link()
+        self._lock = threading.Lock()
+        self._timeout_s = timeout_s
+        self._pid = os.getpid()
+        self._closed = False
+        self._rows_put = 0
+        self._rows_duplicate = 0
+        self._duplicate_syncs = 0
+        self._stored = StoredRows(self._store)
+        self._ids_kind = self._store.run.ids
+        self._writer = Writer(self._store, self._link, WriterSettings(shard_bytes, commit_interval_s, nan, timeout_s))
+        self._intake = Intake(
+            self._link,
+            self._seen,
+            sink,
+            self._store.run.schema,
+            budget_bytes=budget_bytes,
+            borrow=borrow,
+            timeout_s=timeout_s,
+        )
+        self._writer.start()
+        self._forgotten = weakref.finalize(self, _forget, self._writer)
+        self._forgotten.atexit = False  # the hook of the writers does that, and waits for them
+
+    def __repr__(self) -> str:
+        return f"Drain({self.sink!r}, {len(self.committed)} rows committed)"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except InterlockError as second:
+            if second is not error:
+                error.add_note(f"and the drain could not commit what was put: {second}")
+
+    @property
+    def committed(self) -> IdView:
+        """Ids of the rows that no crash can lose any more, of earlier runs too. Never blocks."""
+        return IdView(self._store.committed)
+
+    def put(self, ids: Any, outputs: Any) -> Ticket:
+        """Take rows, with the values that they have now in the order of their producer.
+
+        Args:
+            ids: One int or str per row, as a sequence or array; one kind in all of a sink. An id that came before is
+                dropped if its row has the same bytes.
+            outputs: An array, or nested dicts and tuples of arrays (NumPy, PyTorch, JAX, `DeviceArray`) whose first
+                axis is rows. Names, dtypes and row shapes are the same in every put.
+
+        Returns:
+            A ticket that tells how far the rows are.
+
+        Ordering:
+            After this returns the caller may change, donate or overwrite the arrays, in its own order: host arrays at
+            once, device arrays on the streams that their `ready` names. Not with `borrow`.
+
+        Copies: once to the host; device arrays also once on the device, unless `borrow`.
+
+        Blocks: while the budget is in use; for rows that came before; and for a device array that no stream orders.
+
+        Raises:
+            UsageError: Ids or outputs do not fit; the message names the leaf or the id. Nothing of the put is written,
+                except for rows before an id that came twice with other bytes.
+            SinkError: Writing failed, now or before.
+            BoundError: A row is larger than the budget, or the wait for it was longer than `timeout_s`.
+        """
+        with self._owned():
+            row_ids = as_ids(ids)
+            leaves = leaves_of(outputs, len(row_ids))
+            if not row_ids.size:
+                return Ticket(self._link, (), 0)
+            self._check_kind(row_ids)
+            self._intake.collect()
+            landings = self._put_rows(row_ids, np.arange(len(row_ids)), leaves)
+            self._rows_put += len(row_ids)
+            self._ids_kind = kind_of(row_ids)
+            return Ticket(self._link, tuple(landings), self._intake.last_tick)
+
+    def fail(self, ids: Any, reason: str) -> None:
+        """Record rows that could not be produced. They stay pending; those that were put already are left out.
+
+        Args:
+            ids: As in `put`.
+            reason: Why, in a line.
+
+        Raises:
+            UsageError: They are no ids of this sink.
+            SinkError: Writing failed before.
+        """
+        with self._owned():
+            row_ids = as_ids(ids)
+            if not row_ids.size:
+                return
+            self._check_kind(row_ids)
+            self._intake.collect()
+            known = self._seen.contains_many(row_ids) | self._store.committed.contains_many(row_ids)
+            row_ids = row_ids[first_of_each(row_ids) & ~known]
+            if row_ids.size:
+                self._ids_kind = kind_of(row_ids)
+                self._link.jobs.post(FailJob(self._link.next_tick(), row_ids, reason))
+
+    @overload
+    def pending(self, source: Source) -> PendingSource: ...
+
+    @overload
+    def pending(self, source: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]: ...
+
+    def pending(self, source: Any) -> PendingSource | Iterator[tuple[Any, Any]]:
+        """Return what of `source` is not committed, in its order. Rows that failed before are pending again.
+
+        Args:
+            source: A map-style source (`__len__` and `__getitem__`), whose ids are `source.id_of(index)` if it has
+                that, else row numbers; or any other iterable of (id, sample).
+
+        Returns:
+            A source with `__len__`, `__getitem__`, `id_of` (and `read_into` if `source` has it); or an iterator of the
+            pairs whose id is not committed.
+
+        Raises:
+            UsageError: `source` is no source.
+        """
+        return pending_source(source, self._store.committed)
+
+    def flush(self) -> None:
+        """Commit everything that was put so far.
+
+        Blocks: until it is on the storage.
+
+        Raises:
+            SinkError: Writing failed, now or before.
+            BoundError: It took longer than `timeout_s`.
+        """
+        with self._owned():
+            self._flush()
+
+    def close(self) -> None:
+        """Commit everything that was put and let go of the folder.
+
+        Calling it again does nothing, nor does calling it in a forked child: that is its parent's business.
+
+        Blocks: until everything is on the storage.
+
+        Raises:
+            SinkError: Writing failed, now or before; what was committed stays. Raised by every call.
+            BoundError: It took longer than `timeout_s`; what is not committed is given up.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._closed:
+                self._link.raise_failure()
+                return
+            self._closed = True
+            self._forgotten.detach()
+            try:
+                self._link.raise_failure()
+                self._flush()
+            finally:
+                ended = self._writer.stop(_STOP_BOUND_S)
+            if not ended:
+                raise BoundError(f"the writer of {self.sink} does not end", why=f"it is {self._link.doing}")
+
+    def statistics(self) -> DrainStatistics:
+        """Return counts and times up to now. Never blocks."""
+        times, intake = self._writer.times, self._intake
+        return DrainStatistics(
+            rows_put=self._rows_put,
+            rows_written=self._link.written_rows,
+            rows_committed=times.rows,
+            rows_resumed=self._store.resumed_rows,
+            rows_failed=self._store.failures.count,
+            rows_duplicate=self._rows_duplicate,
+            bytes_written=times.size_bytes,
+            shards=times.shards,
+            wait_slot_s=intake.wait_slot_s,
+            copy_s=intake.copy_s,
+            land_s=self._link.land_s,
+            encode_s=times.encode_s,
+            hash_s=times.hash_s,
+            sync_s=times.sync_s,
+            held_bytes=intake.held_bytes,
+            host_syncs=intake.host_syncs + self._duplicate_syncs,
+        )
+
+    @contextmanager
+    def _owned(self) -> Iterator[None]:
+        """Hold the lock of those who may touch the rings, on a drain that works."""
+        if os.getpid() != self._pid:
+            raise LeaseError(
+                f"the drain of {self.sink} belongs to process {self._pid}",
+                why="its writer thread did not survive the fork",
+                hint="open a drain of its own, with a sink of its own, in each process",
+            )
+        with self._lock:
+            self._link.raise_failure()
+            if self._closed:
+                raise LeaseError(f"the drain of {self.sink} is closed", hint="put rows inside its with block")
+            yield
+
+    def _check_kind(self, ids: IdArray) -> None:
+        kind = kind_of(ids)
+        if self._ids_kind is not None and kind != self._ids_kind:
+            raise UsageError(
+                f"id {ids[:1].tolist()[0]!r} is a {kind}",
+                why=f"the ids of {self.sink} so far are {self._ids_kind}",
+                hint="use one kind for all rows of a sink",
+            )
+
+    def _put_rows(self, ids: IdArray, rows: IdArray, leaves: list[Leaf]) -> list[Landing]:
+        """Put rows; `rows` are their numbers in the user's put, for messages."""
+        known = self._seen.contains_many(ids) | self._store.committed.contains_many(ids) | ~first_of_each(ids)
+        if not known.any():
+            return self._intake.take(ids, leaves)
+        self._intake.check(leaves)
+        self._duplicate_syncs += 1
+        fresh = ~known
+        held = [self._on_host(leaf) for leaf in leaves]
+        landings = self._intake.take(ids[fresh], _select(held, fresh)) if fresh.any() else []
+        if not self._store.committed.contains_many(ids[known]).all():
+            self._flush()
+            self._intake.collect()
+        stored = known & self._store.committed.contains_many(ids)
+        same = np.flatnonzero(stored)
+        self._stored.refuse_other_bytes(ids[same], rows[same], {leaf.name: leaf.value[same] for leaf in held})
+        self._rows_duplicate += len(same)
+        again = known & ~stored  # came before as failed rows, and so may come again
+        return landings + (self._put_rows(ids[again], rows[again], _select(held, again)) if again.any() else [])
+
+    def _on_host(self, leaf: Leaf) -> Leaf:
+        return Leaf(leaf.name, fetch(leaf, self._timeout_s), framework_named("numpy"), leaf.rows, leaf.row_bytes)
+
+    def _flush(self) -> None:
+        tick = self._link.next_tick()
+        self._link.jobs.post(FlushJob(tick))
+        try:
+            wait(Fence([(self._link.committed, tick)]), timeout_s=self._timeout_s, what="the flush")
+        except DeviceError:
+            self._link.raise_failure()
+            raise
+        except BoundError as error:
+            raise BoundError(
+                f"the flush of {self.sink} is not done after {self._timeout_s:g} s",
+                why=f"the writer is {self._link.doing}",
+                hint="raise timeout_s, or look at the storage",
+            ) from error
+        self._intake.collect()
+
+
+def _select(leaves: list[Leaf], mask: Any) -> list[Leaf]:
+    count = int(mask.sum())
+    return [Leaf(leaf.name, leaf.value[mask], leaf.framework, count, leaf.row_bytes) for leaf in leaves]
+
+
+def _forget(writer: Writer) -> None:
+    """End the writer of a drain that was dropped without being closed."""
+    if writer.pid == os.getpid():
+        abandon(writer, 0.0)

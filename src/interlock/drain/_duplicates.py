@@ -1,0 +1,137 @@
+"""The same id again: the same bytes are dropped, other bytes are refused with both places named.
+
+This costs something only when it happens: the rows before it are committed, and the stored row is read back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from interlock._core._protocols import DeviceArray
+from interlock._waiting import wait
+from interlock.drain._ids import decode_ids
+from interlock.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy.typing as npt
+
+    from interlock.drain._ids import IdArray
+    from interlock.drain._leaves import Leaf
+    from interlock.drain._manifest import ShardRecord
+    from interlock.drain._store import Store
+
+_MOST_CACHED_SHARDS = 8
+
+
+def fetch(leaf: Leaf, timeout_s: float) -> npt.NDArray[Any]:
+    """Return the rows of a leaf on the host.
+
+    Blocks: until they are there.
+    """
+    taken = leaf.take(0, leaf.rows, borrow=True)
+    what = f"the rows of output {leaf.name!r} that came twice"
+    if not isinstance(taken, DeviceArray):
+        wait(taken.ready, timeout_s=timeout_s, what=what)
+        return np.array(taken.read())
+    size_bytes = leaf.rows * leaf.row_bytes
+    host = taken.device.allocate_host(size_bytes)
+    stream = taken.device.stream("drain")
+    taken.device.wait(stream, taken.ready)
+    taken.device.copy(host, taken.memory.slice(0, size_bytes), stream)
+    wait(taken.device.record(stream), timeout_s=timeout_s, what=what)
+    return np.frombuffer(host.view(), np.dtype(taken.dtype)).reshape(taken.shape)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The ids of a shard, sorted, and where each is."""
+
+    ids: IdArray
+    positions: npt.NDArray[np.int64]
+
+
+@final
+class StoredRows:
+    """Finds committed rows by id. Only while no other thread commits.
+
+    Args:
+        store: The opened folder.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cache: OrderedDict[str, _Known] = OrderedDict()
+        self._ranges: dict[str, tuple[int, int] | None] = {}
+
+    def refuse_other_bytes(self, ids: IdArray, rows: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Compare rows with the committed ones of the same ids.
+
+        Args:
+            ids: Ids, all committed.
+            rows: Their row numbers in the put, for the message.
+            columns: Their values.
+
+        Raises:
+            UsageError: One of them differs.
+        """
+        for record, here, positions in self._places(ids):
+            stored = self._store.sink.read_rows(self._store.layout.root / record.shard, positions.tolist())
+            for name, column in columns.items():
+                differs = _differing(np.ascontiguousarray(column[here]), stored[name])
+                if differs.any():
+                    first = int(np.flatnonzero(differs)[0])
+                    raise UsageError(
+                        f"id {ids[here][first]!s} was put twice with different values in output {name!r}",
+                        why=f"row {rows[here][first]} of this put is not row {positions[first]} of {record.shard}",
+                        hint="give each row an id of its own, or write to another sink",
+                    )
+
+    def _places(self, ids: IdArray) -> Iterator[tuple[ShardRecord, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Yield each shard that holds some of `ids`, with their positions in `ids` and in the shard."""
+        left = np.arange(len(ids))
+        for record in reversed(self._store.records):
+            if not left.size:
+                return
+            if not self._may_hold(record, ids[left]):
+                continue
+            known = self._known(record)
+            at = np.minimum(np.searchsorted(known.ids, ids[left]), len(known.ids) - 1)
+            found = known.ids[at] == ids[left]
+            if found.any():
+                yield record, left[found], known.positions[at[found]]
+                left = left[~found]
+
+    def _may_hold(self, record: ShardRecord, ids: IdArray) -> bool:
+        if record.shard not in self._ranges:
+            held = decode_ids(record.ids, record.rows)
+            self._ranges[record.shard] = None if held is None else (int(held[0]), int(held[-1]))
+        bounds = self._ranges[record.shard]
+        return bounds is None or bool(((ids >= bounds[0]) & (ids <= bounds[1])).any())
+
+    def _known(self, record: ShardRecord) -> _Known:
+        if record.shard in self._cache:
+            self._cache.move_to_end(record.shard)
+            return self._cache[record.shard]
+        ids = self._store.sink.read_shard(self._store.layout.root / record.shard).ids
+        order = np.argsort(ids, kind="stable")
+        known = self._cache[record.shard] = _Known(ids[order], order)
+        if len(self._cache) > _MOST_CACHED_SHARDS:
+            self._cache.popitem(last=False)
+        return known
+
+
+def _differing(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which rows differ in a byte: NaN equals itself, and -0.0 is not 0.0."""
+    rows = len(left)
+    right = np.ascontiguousarray(right, left.dtype)
+    differs: npt.NDArray[np.bool_] = (
+        left.reshape(rows, -1).view(np.uint8) != right.reshape(rows, -1).view(np.uint8)
+    ).any(axis=1)
+    return differs

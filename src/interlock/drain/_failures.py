@@ -1,0 +1,106 @@
+"""Rows that could not be produced: which, why, and how often it was tried."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from interlock.drain._files import lines_of, seal, unseal
+from interlock.drain._manifest import LineLog, cut_torn_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from interlock.drain._ids import IdArray
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The last failure of one row.
+
+    Attributes:
+        id: Which row.
+        reason: Why.
+        attempts: How often it failed, over all runs.
+    """
+
+    id: int | str
+    reason: str
+    attempts: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"id": self.id, "reason": self.reason, "attempts": self.attempts}
+
+
+def read_failures(path: Path) -> tuple[dict[int | str, Failure], int]:
+    """Return the last failure of each row, and the offset behind the last whole line.
+
+    A damaged line counts as not there: the log explains, it decides nothing.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}, 0
+    failures: dict[int | str, Failure] = {}
+    whole = 0
+    for end, line in lines_of(content):
+        value = unseal(line)
+        if value is not None:
+            failures[value["id"]] = Failure(value["id"], value["reason"], value["attempts"])
+        if value is not None or line.endswith(b"\n"):
+            whole = end
+    return failures, whole
+
+
+@final
+class FailureLog:
+    """The failures of a sink, while it is written.
+
+    Args:
+        path: The log file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._known, whole = read_failures(path)
+        cut_torn_line(path, whole)
+        self._log = LineLog(path)
+        self._this_run: set[int | str] = set()
+        self._unsynced = False
+        self._lock = threading.Lock()
+
+    @property
+    def count(self) -> int:
+        """Rows that failed in this run and were not committed since."""
+        return len(self._this_run)
+
+    def record(self, ids: IdArray, reason: str) -> None:
+        """Append a failure of each id."""
+        lines = []
+        with self._lock:
+            for one in ids.tolist():
+                known = self._known.get(one)
+                failure = Failure(one, reason, known.attempts + 1 if known else 1)
+                self._known[one] = failure
+                self._this_run.add(one)
+                lines.append(seal(failure.as_dict()))
+        self._log.append(b"".join(lines))
+        self._unsynced = True
+
+    def forget(self, ids: IdArray) -> None:
+        """Say that rows are committed after all."""
+        with self._lock:
+            if self._this_run:
+                self._this_run.difference_update(ids.tolist())
+
+    def sync(self) -> None:
+        """Wait until everything recorded is on the storage."""
+        if self._unsynced:
+            self._log.sync()
+            self._unsynced = False
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._log.close()

@@ -1,0 +1,108 @@
+"""Files made durable: sync, hash, replace."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, are on the storage.
+
+    Raises:
+        OSError: The storage refused.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files that a shard consists of, sorted: the file itself, or those in the folder."""
+    return sorted(path.iterdir()) if path.is_dir() else [path]
+
+
+def sync_shard(path: Path) -> None:
+    """Sync every file of a shard, and its folder if it is one."""
+    for file in files_of(path):
+        sync(file)
+    if path.is_dir():
+        sync(path)
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a shard."""
+    return sum(file.stat().st_size for file in files_of(path))
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a shard: of the file, or of the sorted names and digests of a folder's files."""
+    if not path.is_dir():
+        return _digest_file(path)
+    whole = hashlib.sha256()
+    for file in files_of(path):
+        whole.update(f"{file.name}\n{_digest_file(file)}\n".encode())
+    return whole.hexdigest()
+
+
+def _digest_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def replace_file(path: Path, content: bytes, temporary: Path) -> None:
+    """Give `path` a new content, durably; whoever looks sees the old one or the new one, whole."""
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def check_of(record: dict[str, Any]) -> int:
+    """Return a CRC-32 of a record of plain values, whatever the order of its keys."""
+    return zlib.crc32(json.dumps(record, separators=(",", ":"), sort_keys=True).encode())
+
+
+def seal(record: dict[str, Any]) -> bytes:
+    """Return `record` as a line of JSON that carries a check of itself."""
+    return json.dumps({**record, "check": check_of(record)}, separators=(",", ":")).encode() + b"\n"
+
+
+def unseal(line: bytes) -> dict[str, Any] | None:
+    """Return the record in a line of `seal`, or None if the line is torn or damaged."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or not line.endswith(b"\n"):
+        return None
+    check = record.pop("check", None)
+    return record if check == check_of(record) else None
+
+
+def lines_of(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield each line of `content` with the offset of its end."""
+    end = 0
+    for line in content.splitlines(keepends=True):
+        end += len(line)
+        yield end, line

@@ -1,0 +1,42 @@
+"""Formats: how rows become shards and come back. One a file; each is imported only when a sink names it."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from interlock.errors import UsageError
+
+if TYPE_CHECKING:
+    from interlock._core._protocols import Sink
+
+_TABLE = {
+    "parquet": ("interlock.drain._sinks._parquet", "ParquetSink", "pyarrow"),
+    "npy": ("interlock.drain._sinks._npy", "NpySink", ""),
+}
+
+
+def open_sink(text: str) -> tuple[Sink, Path]:
+    """Return the format and the folder that `text` names; the folder is not touched.
+
+    Args:
+        text: `parquet:PATH` or `npy:PATH`.
+
+    Raises:
+        UsageError: There is no such format, its package is not installed, or there is no path.
+    """
+    scheme, colon, path = str(text).partition(":")
+    if not colon or scheme not in _TABLE:
+        choices = " or ".join(f"{name}:PATH" for name in _TABLE)
+        raise UsageError(f"no sink is called {text!r}", hint=f"use {choices}")
+    if not path:
+        raise UsageError(f"sink {text!r} has no path", hint=f"use {scheme}:PATH")
+    module, attribute, package = _TABLE[scheme]
+    try:
+        sink: Sink = getattr(importlib.import_module(module), attribute)()
+    except ModuleNotFoundError as error:
+        if not package or (error.name or "").partition(".")[0] != package:
+            raise
+        raise UsageError(f"{package} is not installed", hint=f"pip install 'interlock[{scheme}]'") from error
+    return sink, Path(path).expanduser()

@@ -1,0 +1,155 @@
+"""Folders of `.npy` files: `id.npy`, one file per output, and `shard.json`, which says what there must be."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from interlock._core._protocols import ShardContent
+from interlock.drain._schema import ID_COLUMN
+from interlock.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_INDEX = "shard.json"
+_FORBIDDEN = frozenset('/\\:*?"<>|\0')
+
+
+@final
+class NpySink:
+    """One folder per shard."""
+
+    scheme = "npy"
+    suffix = ""
+
+    def open_shard(self, path: Path, *, run: str) -> _NpyShard:
+        """As in `Sink`."""
+        path.mkdir()
+        return _NpyShard(path, run)
+
+    def read_shard(self, path: Path) -> ShardContent:
+        """As in `Sink`: also checks that every file is there with its size."""
+        try:
+            index = json.loads((path / _INDEX).read_bytes())
+            for name, size_bytes in index["files"].items():
+                _check_name(name)
+                _require((path / name).stat().st_size == size_bytes, f"{name} does not have {size_bytes:,} bytes")
+            ids = np.load(path / f"{ID_COLUMN}.npy", allow_pickle=False)
+            is_fit = ids.shape == (index["rows"],) and ids.dtype.kind in "iU"
+            _require(is_fit, f"its ids are {ids.dtype} of shape {ids.shape}")
+            return ShardContent(str(index["run"]), ids)
+        except (KeyError, TypeError, ValueError, AttributeError, EOFError, FileNotFoundError) as error:
+            raise UsageError(f"{path} is no whole shard of ours", why=str(error)) from error
+
+    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
+        """As in `Sink`: maps the files and copies the rows."""
+        wanted = np.asarray(positions, np.int64)
+        try:
+            index = json.loads((path / _INDEX).read_bytes())
+            names = [name.removesuffix(".npy") for name in index["files"] if name != f"{ID_COLUMN}.npy"]
+            return {name: _map(path / f"{name}.npy", index["rows"])[wanted] for name in names}
+        except (KeyError, TypeError, ValueError, AttributeError, EOFError) as error:
+            raise UsageError(f"{path} is no whole shard of ours", why=str(error)) from error
+
+
+def _require(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not condition:
+        raise ValueError(what)
+
+
+def _map(path: Path, rows: int) -> npt.NDArray[Any]:
+    if rows and path.stat().st_size:
+        with suppress(ValueError):  # rows without bytes cannot be mapped
+            mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            return mapped
+    loaded: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    return loaded
+
+
+def _check_name(name: str) -> None:
+    if not name or name.startswith(".") or not _FORBIDDEN.isdisjoint(name):
+        raise UsageError(
+            f"output {name.removesuffix('.npy')!r} cannot be a file name",
+            hint="name outputs without slashes, colons, wildcards or a leading dot",
+        )
+
+
+@final
+class _Column:
+    """A `.npy` file that grows.
+
+    NumPy's header leaves room for a longer row count, so it is written again at the end.
+    """
+
+    def __init__(self, file: IO[bytes], dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> None:
+        self._file = file
+        self._dtype = dtype
+        self._row_shape = row_shape
+        self._rows = 0
+        self._file.write(self._header())
+
+    def append(self, rows: npt.NDArray[Any]) -> None:
+        if rows.size:
+            self._file.write(np.ascontiguousarray(rows, self._dtype).data)
+        self._rows += len(rows)
+
+    def close(self) -> None:
+        self._file.seek(0)
+        self._file.write(self._header())
+        self._file.close()
+
+    def abandon(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+
+    def _header(self) -> bytes:
+        header = io.BytesIO()
+        descr = np.lib.format.dtype_to_descr(self._dtype)
+        shape = (self._rows, *self._row_shape)
+        np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+        return header.getvalue()
+
+
+@final
+class _NpyShard:
+    """A folder being written. Ids are kept until `close`, since the longest decides the dtype of strings."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._path = path
+        self._run = run
+        self._ids: list[npt.NDArray[Any]] = []
+        self._columns: dict[str, _Column] = {}
+
+    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """As in `ShardWriter`."""
+        for name, column in columns.items():
+            if name not in self._columns:
+                _check_name(f"{name}.npy")
+                dtype = column.dtype.newbyteorder("=")
+                file = (self._path / f"{name}.npy").open("xb", buffering=1 << 20)
+                self._columns[name] = _Column(file, dtype, column.shape[1:])
+            self._columns[name].append(column)
+        self._ids.append(np.array(ids))
+
+    def close(self) -> None:
+        """As in `ShardWriter`."""
+        for column in self._columns.values():
+            column.close()
+        ids = np.concatenate(self._ids)
+        np.save(self._path / f"{ID_COLUMN}.npy", ids, allow_pickle=False)
+        names = [ID_COLUMN, *self._columns]
+        sizes = {f"{name}.npy": (self._path / f"{name}.npy").stat().st_size for name in names}
+        index = {"run": self._run, "rows": len(ids), "files": sizes}
+        (self._path / _INDEX).write_text(json.dumps(index, indent=1) + "\n", "utf-8")
+
+    def abandon(self) -> None:
+        """As in `ShardWriter`."""
+        for column in self._columns.values():
+            column.abandon()

@@ -1,0 +1,270 @@
+"""The writer thread: waits for rows to land, hands them to the sink, commits shards as they fill or age."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import threading
+import time
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, final
+
+import numpy as np
+
+from interlock._core._events import Access, emit, host_timeline, observed
+from interlock._core._fence import Fence
+from interlock._waiting import wait
+from interlock.drain._jobs import Ended, FailJob, FlushJob, Rejected, RowsJob, StopJob, Written
+from interlock.drain._publish import Publisher
+from interlock.errors import DeviceError, InterlockError, SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from interlock.drain._ids import IdArray
+    from interlock.drain._jobs import Job, Link
+    from interlock.drain._store import Store
+
+_IDLE_S = 3600.0
+_EXIT_BOUND_S = 10.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """What the drain's user chose for the writer; see `Drain`."""
+
+    shard_bytes: int
+    commit_interval_s: float
+    nan: Literal["keep", "fail"]
+    timeout_s: float
+
+
+@final
+class Writer:
+    """The one thread that touches the store after it was opened. It always ends, and then the store is closed.
+
+    Args:
+        store: The opened folder.
+        link: Shared with the owner.
+        settings: Bounds and policies.
+    """
+
+    def __init__(self, store: Store, link: Link, settings: WriterSettings) -> None:
+        self._store = store
+        self._link = link
+        self._settings = settings
+        self._publisher = Publisher(store)
+        self._tick = 0
+        self._unsynced_since_s: float | None = None
+        self.times = self._publisher.times
+        self.pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name=f"interlock-drain {store.text}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, and have it stopped when the interpreter exits."""
+        _register(self)
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Make the thread give up what is not committed; return whether it ended within `timeout_s`."""
+        self._link.stop.set()
+        self._link.jobs.post(StopJob())
+        if threading.current_thread() is not self._thread:  # a collector may run on it
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def lost_rows(self) -> int:
+        """Rows handed over that are neither committed nor recorded as failed."""
+        return self._link.accepted_rows - self._link.rejected_rows - self.times.rows
+
+    def _run(self) -> None:
+        try:
+            while not self._link.stop.is_set():
+                job = self._next()
+                if job is not None:
+                    self._do(job)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the owner must hear of it
+            self._link.failure = self._explain(error)
+        finally:
+            self._end()
+
+    def _next(self) -> Job | None:
+        """Return the next job; commit instead, and return None, when the open shard is old enough."""
+        since_s = self._publisher.begun_s if self._publisher.begun_s is not None else self._unsynced_since_s
+        if since_s is None:
+            self._link.doing = "waiting for rows"
+            return self._link.jobs.wait_take(_IDLE_S)
+        left_s = since_s + self._settings.commit_interval_s - time.monotonic()
+        job = self._link.jobs.wait_take(left_s) if left_s > 0 else None
+        if job is None:
+            self._commit()
+        return job
+
+    def _do(self, job: Job) -> None:
+        if isinstance(job, RowsJob):
+            self._write(job)
+            self._tick = job.tick
+        elif isinstance(job, FailJob):
+            self._reject(job.ids, job.reason)
+            self._tick = job.tick
+            self._link.written.reach(job.tick)
+        elif isinstance(job, FlushJob):
+            self._tick = job.tick
+            self._commit()
+        if self._publisher.begun_s is None and self._unsynced_since_s is None:
+            self._link.committed.reach(self._tick)
+
+    def _write(self, job: RowsJob) -> None:
+        rows = _describe(job.ids)
+        columns = self._land(job, rows)
+        ids = job.ids
+        if self._settings.nan == "fail":
+            ids, columns = self._without_nan(ids, columns)
+        self._link.doing = f"writing {rows}"
+        self._write_in_shards(ids, columns)
+        del columns
+        job.readers.clear()
+        self._link.written_rows += len(ids)
+        self._link.written.reach(job.tick)
+        self._link.owner.post(Written(job))
+
+    def _land(self, job: RowsJob, rows: str) -> Mapping[str, npt.NDArray[Any]]:
+        start_s = time.perf_counter()
+        self._link.doing = f"waiting for the copy of {rows} to land"
+        wait(job.landing.fence, timeout_s=self._settings.timeout_s, what=f"the copy of {rows}")
+        try:
+            columns = {name: read() for name, read in job.readers.items()}
+        except Exception as error:
+            raise DeviceError(
+                f"the values of {rows} were lost", why=f"{type(error).__name__}: {error}", hint="see the cause"
+            ) from error
+        job.landing.fence = Fence.EMPTY
+        self._link.land_s += time.perf_counter() - start_s
+        if observed():
+            for region in job.regions:
+                emit(Access(host_timeline(), region, "read", "drain writer"))
+        return columns
+
+    def _write_in_shards(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Write rows, committing each shard that is full."""
+        size_bytes = ids.nbytes + sum(column.nbytes for column in columns.values())
+        start = 0
+        while start < len(ids):
+            room_bytes = self._settings.shard_bytes - self._publisher.open_bytes
+            stop = start + max(1, room_bytes * len(ids) // size_bytes)
+            self._publisher.write(ids[start:stop], {name: column[start:stop] for name, column in columns.items()})
+            start = stop
+            if self._publisher.open_bytes + size_bytes // len(ids) > self._settings.shard_bytes:
+                self._commit_shard()
+
+    def _without_nan(
+        self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]
+    ) -> tuple[IdArray, Mapping[str, npt.NDArray[Any]]]:
+        """Record rows with NaN as failed and return the others."""
+        good = np.ones(len(ids), np.bool_)
+        for name, column in columns.items():
+            if column.dtype.kind == "f":
+                bad = good & np.isnan(column).reshape(len(ids), -1).any(axis=1)
+                if bad.any():
+                    self._reject(ids[bad], f"NaN in output {name!r}")
+                    self._link.rejected_rows += int(bad.sum())
+                    self._link.owner.post(Rejected(ids[bad]))
+                    good &= ~bad
+        if good.all():
+            return ids, columns
+        return ids[good], {name: column[good] for name, column in columns.items()}
+
+    def _reject(self, ids: IdArray, reason: str) -> None:
+        self._store.failures.record(ids, reason)
+        if self._unsynced_since_s is None:
+            self._unsynced_since_s = time.monotonic()
+
+    def _commit(self) -> None:
+        """Commit the open shard and everything before the last tick."""
+        self._commit_shard()
+        self._link.written.reach(self._tick)
+        self._link.committed.reach(self._tick)
+
+    def _commit_shard(self) -> None:
+        self._link.doing = f"committing a shard of {self._store.text}"
+        self._store.failures.sync()
+        self._unsynced_since_s = None
+        self._publisher.publish()
+        if self._tick:  # jobs before the one that filled the shard
+            self._link.committed.reach(self._tick)
+
+    def _explain(self, error: BaseException) -> BaseException:
+        if isinstance(error, InterlockError):
+            return error
+        reason = f"{type(error).__name__}: {error}"
+        hint = "what was committed stays; run again to go on"
+        if isinstance(error, OSError):
+            reason = f"{error.strerror or error}"
+            hint = _hint_for(error, str(self._store.layout.root))
+        failure = SinkError(f"writing to {self._store.text} failed", why=reason, hint=hint)
+        failure.__cause__ = error
+        return failure
+
+    def _end(self) -> None:
+        """Let go of everything; whoever waits hears why."""
+        with suppress(Exception):  # the storage failed already: what is left is a temporary, which the next run removes
+            self._publisher.abandon()
+        with suppress(Exception):
+            self._store.close()
+        cause = self._link.failure or SinkError(f"{self._store.text} was closed before these rows were committed")
+        self._link.written.fail(cause)
+        self._link.committed.fail(cause)
+        self._link.owner.post(Ended())
+        _live.discard(self)
+
+
+def _hint_for(error: OSError, root: str) -> str:
+    committed = "what was committed stays; run again to go on"
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return f"free some space for {root}; {committed}"
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return f"check the permissions of {root}; {committed}"
+    if error.errno == errno.EFBIG:
+        return f"lower shard_bytes or raise the limit on file sizes; {committed}"
+    return committed
+
+
+def _describe(ids: IdArray) -> str:
+    first, last = ids[0], ids[-1]
+    return f"row {first!s}" if len(ids) == 1 else f"{len(ids)} rows ({first!s} to {last!s})"
+
+
+_live: set[Writer] = set()
+_registered = False
+
+
+def _register(writer: Writer) -> None:
+    global _registered  # noqa: PLW0603 - one hook for the process, and none before the first drain
+    if not _registered:
+        atexit.register(_stop_all)
+        _registered = True
+    _live.add(writer)
+
+
+def _stop_all() -> None:
+    """At exit: end the writers of drains that nobody closed, in bounded time."""
+    for writer in tuple(_live):
+        if writer.pid == os.getpid():
+            abandon(writer, _EXIT_BOUND_S)
+
+
+def abandon(writer: Writer, timeout_s: float) -> None:
+    """End the writer of a drain that was not closed; say how many rows that loses."""
+    writer.stop(timeout_s)
+    warnings.warn(
+        f"a drain was not closed: {writer.lost_rows} rows that were put are not committed; use it in a with block",
+        ResourceWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,152 @@
+"""Passes over a source: the iterators that consumers hold, and what a feed remembers of them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, final
+
+from interlock.feed._pipeline import Pipeline
+from interlock.feed._staging import Staging
+from interlock.feed._statistics import FeedStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from interlock._core._protocols import Device, Framework
+    from interlock.feed._work import Reader, Work
+
+
+@final
+class Passes:
+    """All iterations of one feed: their statistics, and slots that one leaves to the next.
+
+    Args:
+        device: Where batches go.
+        framework: Who reads them.
+        budget_bytes: Most bytes in the slots of one pass.
+        timeout_s: How long a pass waits for a slot.
+    """
+
+    def __init__(self, device: Device, framework: Framework, budget_bytes: int, timeout_s: float) -> None:
+        self._device = device
+        self._framework = framework
+        self._budget_bytes = budget_bytes
+        self._timeout_s = timeout_s
+        self._running: weakref.WeakSet[BatchIterator] = weakref.WeakSet()
+        self._spare: list[Staging] = []
+        self._past = FeedStatistics()
+        self.begun = 0
+
+    def start(
+        self,
+        reader: Reader,
+        *,
+        workers: int,
+        depth: int,
+        present: Callable[[Work, Any], Any],
+        failed: Callable[[Work], None],
+    ) -> BatchIterator:
+        """Begin a pass.
+
+        Args:
+            reader: Knows the batches.
+            workers: As in `Pipeline`.
+            depth: As in `Pipeline`.
+            present: Turns a batch and its arrays into what the consumer gets.
+            failed: Called with each batch in which samples failed.
+        """
+        self.begun += 1
+        if self._spare:
+            staging = self._spare.pop()
+        else:
+            staging = Staging(self._device, self._framework, self._budget_bytes, self._timeout_s)
+        iterator = BatchIterator(
+            Pipeline(reader, staging, workers=workers, depth=depth), staging, present, failed, self._ended
+        )
+        self._running.add(iterator)
+        return iterator
+
+    def statistics(self) -> FeedStatistics:
+        """Sum up all passes, ended and running."""
+        total = self._past
+        running = [iterator for iterator in self._running if not iterator.over]
+        for iterator in running:
+            total = total.plus(**iterator.pipeline.statistics.as_dict())
+        for staging in [*self._spare, *(iterator.staging for iterator in running)]:
+            ring = staging.ring.statistics()
+            total = total.plus(slots=ring.slots, slots_lent=ring.lent, slot_bytes=staging.pool.allocated_bytes)
+            total = total.plus(host_syncs=staging.host_syncs)
+        return total
+
+    def close(self) -> None:
+        """End all passes."""
+        for iterator in list(self._running):
+            iterator.close()
+
+    def _ended(self, iterator: BatchIterator) -> None:
+        """Take in what a pass did, and its slots if no worker has one any more."""
+        self._past = self._past.plus(**iterator.pipeline.statistics.as_dict())
+        self._running.discard(iterator)
+        if iterator.pipeline.idle:
+            self._spare.append(iterator.staging)
+        else:
+            self._past = self._past.plus(host_syncs=iterator.staging.host_syncs)
+
+
+@final
+class BatchIterator:
+    """One pass. Ends its workers when it is exhausted, fails, is closed or dropped."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        staging: Staging,
+        present: Callable[[Work, Any], Any],
+        failed: Callable[[Work], None],
+        ended: Callable[[BatchIterator], None],
+    ) -> None:
+        self.pipeline = pipeline
+        self.staging = staging
+        self.over = False
+        self._present = present
+        self._failed = failed
+        self._ended = ended
+        self._lock = threading.Lock()
+        weakref.finalize(self, pipeline.stop)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            SampleError: The source could not give a sample, and samples are not skipped.
+            BoundError: Every slot is in use, and none came back in time.
+
+        Blocks: until the batch is there.
+        """
+        with self._lock:
+            if self.over:
+                raise StopIteration
+            try:
+                work, arrays = self.pipeline.take()
+                return self._present(work, arrays)
+            except BaseException:
+                self._end()
+                raise
+            finally:
+                for made in self.pipeline.take_failed():
+                    self._failed(made)
+
+    def close(self) -> None:
+        """End the pass early. Batches that were handed over stay valid."""
+        with self._lock:
+            if not self.over:
+                self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        self.pipeline.stop()
+        self._ended(self)

@@ -1,0 +1,251 @@
+"""What a feed can read from: samples by index, iterables, functions of a `SampleInfo`, arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import numpy as np
+
+from interlock._core._protocols import Source, SupportsIds, SupportsReadInto
+from interlock._core._tree import flatten
+from interlock.errors import SourceError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SampleInfo:
+    """Which sample a sample function is asked for; the fields are those of DALI's `external_source`.
+
+    Attributes:
+        idx_in_epoch: Position in the epoch.
+        idx_in_batch: Position in the batch.
+        iteration: Number of the batch in the epoch.
+        epoch_idx: Number of the epoch.
+    """
+
+    idx_in_epoch: int
+    idx_in_batch: int
+    iteration: int
+    epoch_idx: int
+
+
+class Samples(Protocol):
+    """The samples of one epoch, by their position in it."""
+
+    @property
+    def total(self) -> int | None:
+        """How many there are, or None if only the source knows when it ends."""
+        ...
+
+    @property
+    def serial(self) -> bool:
+        """Whether they must be fetched one after the other, in order."""
+        ...
+
+    def fetch(self, position: int) -> Any:
+        """Return the sample at `position`; called on several threads at once unless `serial`.
+
+        Raises:
+            StopIteration: The epoch ended before it.
+        """
+        ...
+
+    def read_into(self, first: int, last: int, out: Any) -> bool:
+        """Write the samples from position `first` to before `last` into a tree of arrays at once.
+
+        Returns:
+            False if the source cannot do that; nothing was written then.
+        """
+        ...
+
+    def index_at(self, position: int) -> int:
+        """Return what the source calls the sample at `position`."""
+        ...
+
+    def ids(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+        """Return the ids of the samples at `positions`: int64 or Unicode."""
+        ...
+
+
+@final
+class MapSamples:
+    """Samples by index, in a given order.
+
+    Args:
+        source: The samples.
+        order: Their indices; a `range` where nothing is shuffled.
+    """
+
+    serial = False
+
+    def __init__(self, source: Source, order: range | npt.NDArray[np.int64]) -> None:
+        self.total: int | None = len(order)
+        self._source = source
+        self._order = order
+        self._names = source if isinstance(source, SupportsIds) else None
+
+    def fetch(self, position: int) -> Any:
+        """As in `Samples`.
+
+        Raises:
+            SourceError: The source has fewer samples than it said, or no such sample.
+        """
+        index = self.index_at(position)
+        try:
+            return self._source[index]
+        except (IndexError, StopIteration) as error:
+            length = len(self._source)
+            if index >= length:
+                raise SourceError(
+                    f"the source had {len(self._order)} samples when the epoch began and has {length} now",
+                    hint="do not change a source while it is read",
+                ) from error
+            raise
+
+    def read_into(self, first: int, last: int, out: Any) -> bool:
+        """As in `Samples`."""
+        if not isinstance(self._source, SupportsReadInto):
+            return False
+        self._source.read_into(self._order[first:last], out)  # type: ignore[arg-type] # an index array is a sequence
+        return True
+
+    def index_at(self, position: int) -> int:
+        """As in `Samples`."""
+        return int(self._order[position])
+
+    def ids(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+        """As in `Samples`: the source's own, else its indices."""
+        if self._names is not None:
+            return np.array([self._names.id_of(self.index_at(int(position))) for position in positions])
+        if isinstance(self._order, range):
+            return positions * self._order.step + self._order.start
+        return self._order[positions]
+
+
+@final
+class IteratorSamples:
+    """Samples in the order in which an iterator gives them."""
+
+    serial = True
+    total: int | None = None
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+
+    def fetch(self, position: int) -> Any:  # noqa: ARG002 - they come in order
+        """As in `Samples`."""
+        return next(self._iterator)
+
+    def read_into(self, first: int, last: int, out: Any) -> bool:  # noqa: ARG002
+        """As in `Samples`: False."""
+        return False
+
+    def index_at(self, position: int) -> int:
+        """As in `Samples`: the position."""
+        return position
+
+    def ids(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+        """As in `Samples`: the positions."""
+        return positions
+
+
+@final
+class FunctionSamples:
+    """Samples that a function makes; `StopIteration` ends the epoch at the lowest position that raised it."""
+
+    serial = False
+    total: int | None = None
+
+    def __init__(self, function: Callable[[SampleInfo], Any], batch_size: int, epoch: int) -> None:
+        self._function = function
+        self._batch_size = batch_size
+        self._epoch = epoch
+
+    def fetch(self, position: int) -> Any:
+        """As in `Samples`."""
+        number, row = divmod(position, self._batch_size)
+        return self._function(SampleInfo(position, row, number, self._epoch))
+
+    def read_into(self, first: int, last: int, out: Any) -> bool:  # noqa: ARG002
+        """As in `Samples`: False."""
+        return False
+
+    def index_at(self, position: int) -> int:
+        """As in `Samples`: the position."""
+        return position
+
+    def ids(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+        """As in `Samples`: the positions."""
+        return positions
+
+
+@final
+class ArraySource:
+    """Arrays side by side: sample `i` is row `i` of each.
+
+    Args:
+        tree: An array, or a dict or tuple of arrays, with the same number of rows.
+
+    Raises:
+        UsageError: The numbers of rows differ.
+    """
+
+    def __init__(self, tree: Any) -> None:
+        leaves, self._structure = flatten(tree)
+        self._arrays = [np.asarray(leaf) for leaf in leaves]
+        lengths = {name: len(array) for name, array in zip(self._structure.names(), self._arrays, strict=True)}
+        if len(set(lengths.values())) > 1:
+            raise UsageError(
+                "the arrays of a source differ in rows",
+                why=", ".join(f"{name!r} has {length}" for name, length in lengths.items()),
+                hint="for a list of samples of any length pass a list, not a tuple",
+            )
+        self._length = next(iter(lengths.values()))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        return self._structure.rebuild([array[index] for array in self._arrays])
+
+    def read_into(self, indices: Sequence[int], out: Any) -> None:
+        """As in `SupportsReadInto`. Copies: each row once, straight into `out`."""
+        targets, _ = flatten(out)
+        for array, target in zip(self._arrays, targets, strict=True):
+            if isinstance(indices, range) and indices.step == 1:
+                np.copyto(target, array[indices.start : indices.stop], casting="no")
+            else:
+                np.take(array, np.asarray(indices), axis=0, out=target, mode="clip")
+
+
+def is_array(value: object) -> bool:
+    """Tell whether NumPy can see `value` as an array with rows."""
+    return hasattr(value, "__array__") and bool(getattr(value, "shape", ()))
+
+
+def as_source(source: Any) -> Any:
+    """Return `source` as something that a feed reads: arrays become a source of their rows, the rest stays.
+
+    Raises:
+        UsageError: It is none of the things that a feed can read.
+    """
+    if is_array(source):
+        return ArraySource(source)
+    if isinstance(source, (dict, tuple)):
+        leaves, _ = flatten(source)
+        if leaves and all(is_array(leaf) for leaf in leaves):
+            return ArraySource(source)
+    if isinstance(source, dict):
+        raise UsageError("a dict is a source only if all its values are arrays", hint="pass a list of samples instead")
+    if isinstance(source, Source) or hasattr(source, "__iter__") or callable(source):
+        return source
+    raise UsageError(
+        f"a {type(source).__name__} is no source",
+        hint="pass arrays, an object with __len__ and __getitem__, an iterable, or a function of a SampleInfo",
+    )

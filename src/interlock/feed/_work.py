@@ -1,0 +1,142 @@
+"""One batch being made, and those who know how: readers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+from interlock._core._fence import Fence
+from interlock.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from interlock._core._lease import Lease
+    from interlock._core._pool import SlotMemory
+    from interlock.feed._layout import Layout
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A sample that its source could not give.
+
+    Attributes:
+        index: Index in the source.
+        id: Its id, or the index if the source has no ids.
+        reason: One line.
+    """
+
+    index: int
+    id: int | str
+    reason: str
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Work:
+    """A batch from plan to hand-over. Made by the owner, filled by workers, read by the owner when it comes back.
+
+    Attributes:
+        number: Position of the batch in its epoch.
+        start: Position of its first sample in the epoch.
+        rows: Planned rows; after `Reader.finish` the rows that it has.
+        units: Pieces that workers take; each is taken once.
+        layout: How the slot is laid out; a reader that learns it late sets it while filling.
+        trim: Rows of each leaf that the consumer sees; None for all that the layout has.
+        extras: Values that travel beside the slot, by leaf position; empty where every leaf is an array.
+        errors: (position, error) of samples that failed.
+        void: Whether there is nothing to hand over: the epoch ended before, or every sample failed.
+        kept: Positions of the rows that are left where some failed, else None.
+        ready: When the bytes are where the consumer reads them.
+        cause: Why the whole batch failed, or None.
+        lease: Its slot, once the owner has claimed one.
+        take: Returns the number of the next piece, each once, from any thread.
+    """
+
+    number: int
+    start: int
+    rows: int
+    units: int
+    layout: Layout | None = None
+    trim: int | None = None
+    extras: dict[int, Any] = field(default_factory=dict)
+    errors: list[tuple[int, Exception]] = field(default_factory=list)
+    void: bool = False
+    kept: npt.NDArray[np.intp] | None = None
+    fetch_s: float = 0.0
+    copy_s: float = 0.0
+    nbytes: int = 0
+    ready: Fence = Fence.EMPTY
+    cause: BaseException | None = None
+    lease: Lease = field(init=False)
+    take: Callable[[], int] = field(init=False)
+    _left: int = field(init=False)
+    _lock: threading.Lock = field(init=False)
+    _views: list[npt.NDArray[Any]] | None = None
+
+    def __post_init__(self) -> None:
+        self.take = itertools.count().__next__
+        self._left = self.units
+        self._lock = threading.Lock()
+
+    def views(self, memory: Callable[[int], SlotMemory]) -> list[npt.NDArray[Any]]:
+        """Return a writable array per leaf over the slot. Only once the layout is known."""
+        if self._views is None:
+            if self.layout is None:
+                raise InternalError(f"batch {self.number} is written before its layout is known")
+            self._views = self.layout.views(memory(self.layout.size_bytes).staging)
+        return self._views
+
+    def settle(self, made: int, failed: BaseException | None) -> bool:
+        """Count pieces as made; return whether they were the last ones. `failed` fails the batch."""
+        with self._lock:
+            self._left -= made
+            self.cause = self.cause or failed
+            return self._left == 0
+
+    def count(self, fetch_s: float, copy_s: float, errors: list[tuple[int, Exception]]) -> None:
+        """Add what one piece took, and which samples in it failed."""
+        with self._lock:
+            self.fetch_s += fetch_s
+            self.copy_s += copy_s
+            self.errors += errors
+
+
+class Reader(Protocol):
+    """Knows what the batches of one epoch are and how to make them."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes that a slot needs, as far as is known now; asked by the owner before each claim."""
+        ...
+
+    def plan(self, number: int) -> Work | None:
+        """Return what batch `number` will be, or None if the epoch ends before it. Called by the owner, in order."""
+        ...
+
+    def run(self, work: Work, unit: int, memory: Callable[[int], SlotMemory]) -> None:
+        """Make one piece of a batch; called on workers, several at once.
+
+        Args:
+            work: The batch.
+            unit: Which piece.
+            memory: Returns the slot's memory, of at least so many bytes.
+
+        Raises:
+            Exception: The whole batch failed. What concerns one sample goes to `work.errors` instead.
+        """
+        ...
+
+    def finish(self, work: Work, memory: Callable[[int], SlotMemory]) -> None:
+        """Called once, on a worker, when all pieces are made: sets the rows that the batch has."""
+        ...
+
+    def stop(self) -> None:
+        """No more batches are wanted."""
+        ...

@@ -1,0 +1,125 @@
+"""Arrow columns of numbers, and of lists of numbers of one length, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a sample.
+
+    Attributes:
+        name: Its name.
+        shape: Of one row.
+        dtype: Of the array.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Rows of one column.
+
+    Attributes:
+        values: Shape (rows, ...); zeros in bad rows.
+        bad: Position of each row that has no value, and why.
+    """
+
+    values: npt.NDArray[Any]
+    bad: dict[int, str]
+
+
+def holds_numbers(kind: Any) -> bool:
+    """Tell whether a column of Arrow type `kind` holds numbers, or lists of them."""
+    leaf = _leaf_type(kind)
+    return bool(pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_boolean(leaf))
+
+
+def numpy_dtype(kind: Any) -> np.dtype[Any]:
+    """Return the dtype of the numbers in a column of Arrow type `kind`."""
+    dtype: np.dtype[Any] = np.dtype(_leaf_type(kind).to_pandas_dtype())
+    return dtype
+
+
+def _leaf_type(kind: Any) -> Any:
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def has_fixed_shape(kind: Any) -> bool:
+    """Tell whether the type alone says the shape of a row."""
+    while pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return not (pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def shape_of(kind: Any, first: Any) -> tuple[int, ...]:
+    """Return the shape of a row.
+
+    Args:
+        kind: Arrow type of the column.
+        first: Array whose first element is a row that is there; not looked at where the type says it all.
+    """
+    shape: list[int] = []
+    while True:
+        if pa.types.is_fixed_size_list(kind):
+            shape.append(kind.list_size)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            shape.append(len(first[0]) if len(first) and first[0].is_valid else 0)
+        else:
+            return tuple(shape)
+        first = first.flatten() if len(first) else first
+        kind = kind.value_type
+
+
+def decode(array: Any, column: Column) -> Decoded:
+    """Turn an Arrow array into rows.
+
+    Args:
+        array: The column's rows.
+        column: What they should be.
+    """
+    whole = _whole_rows(array, column.shape)
+    if whole.all():
+        return Decoded(_dense(array, column), {})
+    values = np.zeros((len(array), *column.shape), column.dtype)
+    values[whole] = _dense(array.filter(pa.array(whole)), column)
+    return Decoded(values, {int(row): _reason(array[int(row)], column) for row in np.flatnonzero(~whole)})
+
+
+def _dense(array: Any, column: Column) -> npt.NDArray[Any]:
+    rows = len(array)
+    for _ in column.shape:
+        array = array.flatten()
+    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return values.reshape(rows, *column.shape)
+
+
+def _whole_rows(array: Any, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """Tell of each row whether it has no null at any depth and each list has its length."""
+    whole = np.array(array.is_valid().to_numpy(zero_copy_only=False))
+    if not shape:
+        return whole
+    whole &= pc.list_value_length(array).fill_null(-1).to_numpy(zero_copy_only=False) == shape[0]
+    inside = array.filter(pa.array(whole)).flatten()
+    whole[whole] = _whole_rows(inside, shape[1:]).reshape(int(whole.sum()), shape[0]).all(axis=1)
+    return whole
+
+
+def _reason(value: Any, column: Column) -> str:
+    if not value.is_valid:
+        return f"column {column.name!r} is null there"
+    if len(value) != column.shape[0]:
+        return f"column {column.name!r} has a list of {len(value)} there, the first row one of {column.shape[0]}"
+    return f"column {column.name!r} has a null or a list of another length inside its list there"

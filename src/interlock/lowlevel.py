@@ -1,0 +1,92 @@
+"""Public names for those who write devices, frameworks, sinks, sources, schedules or observers."""
+
+from __future__ import annotations
+
+from interlock._core._events import (
+    Access,
+    Alloc,
+    AllocationId,
+    Event,
+    Free,
+    Handoff,
+    HostWait,
+    Record,
+    Region,
+    Wait,
+    observe,
+)
+from interlock._core._fence import Fence, HostTimeline, Timeline
+from interlock._core._lease import Lease, LeaseState, SlotIndex
+from interlock._core._loan import Loan
+from interlock._core._memory import HostMemory
+from interlock._core._pool import SlotMemory, SlotPool
+from interlock._core._protocols import (
+    Device,
+    DeviceArray,
+    Export,
+    Framework,
+    Memory,
+    ShardContent,
+    ShardWriter,
+    Sink,
+    Source,
+    SupportsIds,
+    SupportsReadInto,
+)
+from interlock._core._queue import Operation, OperationQueue
+from interlock._core._ring import Ring, RingStatistics
+from interlock._core._tree import Structure, flatten
+from interlock._waiting import Inbox, wait
+from interlock.devices import HostDevice, Schedule, SimulatedDevice, open_device, parse_schedule
+from interlock.frameworks import framework_named, framework_of, framework_running
+
+__all__ = [
+    "Access",
+    "Alloc",
+    "AllocationId",
+    "Device",
+    "DeviceArray",
+    "Event",
+    "Export",
+    "Fence",
+    "Framework",
+    "Free",
+    "Handoff",
+    "HostDevice",
+    "HostMemory",
+    "HostTimeline",
+    "HostWait",
+    "Inbox",
+    "Lease",
+    "LeaseState",
+    "Loan",
+    "Memory",
+    "Operation",
+    "OperationQueue",
+    "Record",
+    "Region",
+    "Ring",
+    "RingStatistics",
+    "Schedule",
+    "ShardContent",
+    "ShardWriter",
+    "SimulatedDevice",
+    "Sink",
+    "SlotIndex",
+    "SlotMemory",
+    "SlotPool",
+    "Source",
+    "Structure",
+    "SupportsIds",
+    "SupportsReadInto",
+    "Timeline",
+    "Wait",
+    "flatten",
+    "framework_named",
+    "framework_of",
+    "framework_running",
+    "observe",
+    "open_device",
+    "parse_schedule",
+    "wait",
+]

@@ -1,0 +1,32 @@
+"""Suites that say what an implementation must do: inherit from one, give it your object, and run pytest.
+
+`DeviceConformance`, `FrameworkConformance` and `SinkConformance` test one implementation of a protocol each;
+`RingMachine` plays with a ring. They need pytest and hypothesis, and each is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from interlock.testing._devices import DeviceConformance
+    from interlock.testing._frameworks import FrameworkConformance
+    from interlock.testing._model import RingMachine
+    from interlock.testing._sinks import SinkConformance
+
+__all__ = ["DeviceConformance", "FrameworkConformance", "RingMachine", "SinkConformance"]
+
+_HOMES = {
+    "DeviceConformance": "_devices",
+    "FrameworkConformance": "_frameworks",
+    "RingMachine": "_model",
+    "SinkConformance": "_sinks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that a public name lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

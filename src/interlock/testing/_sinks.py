@@ -1,0 +1,196 @@
+"""What every sink must do, as a class of tests to subclass.
+
+::
+
+    class TestMySink(SinkConformance):
+        def make_sink(self, tmp_path):
+            return MySink()
+"""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from interlock.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from interlock._core._protocols import Sink
+
+RUN = "0123456789abcdef0123456789abcdef"
+
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+
+_ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (2, 3), (2, 1, 4))
+
+
+def _column(dtype: str, rows: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return values that use every bit of the dtype, NaNs and negative zeros among them."""
+    random = np.random.default_rng(rows)
+    if dtype == "bool":
+        return random.integers(0, 2, (rows, *shape)).astype(np.bool_)
+    itemsize = np.dtype(dtype).itemsize
+    raw = random.integers(0, 256, (rows, *shape, itemsize), np.uint8)
+    return raw.view(dtype).reshape((rows, *shape))
+
+
+def _same_bytes(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:
+    return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+
+
+class SinkConformance:
+    """Tests of a `Sink`."""
+
+    def make_sink(self, tmp_path: Path) -> Sink:  # noqa: ARG002 - subclasses may want it
+        """Return the sink under test. To be overridden."""
+        pytest.fail("a subclass says which sink is tested: override make_sink")
+
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> Sink:
+        """The sink under test."""
+        return self.make_sink(tmp_path)
+
+    @pytest.fixture
+    def path(self, tmp_path: Path, sink: Sink) -> Path:
+        """Where a shard goes."""
+        return tmp_path / f"shard{sink.suffix}.tmp"
+
+    @staticmethod
+    def write(sink: Sink, path: Path, ids: Any, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Write a whole shard with one call of `write`."""
+        writer = sink.open_shard(path, run=RUN)
+        writer.write(np.asarray(ids), columns)
+        writer.close()
+
+    def test_scheme_is_a_word_and_suffix_can_end_a_name(self, sink: Sink) -> None:
+        assert sink.scheme
+        assert set(sink.scheme) <= set(string.ascii_lowercase + string.digits)
+        assert not sink.suffix or (sink.suffix.startswith(".") and sink.suffix[1:].isalpha())
+
+    def test_a_shard_with_a_suffix_is_a_file_and_one_without_is_a_folder(self, sink: Sink, path: Path) -> None:
+        self.write(sink, path, [1], {"x": np.ones(1)})
+        assert path.is_dir() is not bool(sink.suffix)
+
+    @pytest.mark.parametrize("shape", _ROW_SHAPES, ids=str)
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_rows_come_back_bit_for_bit(self, sink: Sink, path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+        column = _column(dtype, 7, shape)
+        self.write(sink, path, np.arange(7), {"x": column})
+        assert _same_bytes(sink.read_rows(path, range(7))["x"], column)
+
+    def test_rows_come_back_in_the_order_that_is_asked_for(self, sink: Sink, path: Path) -> None:
+        column = np.arange(30.0).reshape(10, 3)
+        self.write(sink, path, np.arange(10), {"x": column})
+        assert _same_bytes(sink.read_rows(path, [9, 0, 4, 4])["x"], column[[9, 0, 4, 4]])
+
+    def test_a_shard_tells_its_run_and_its_ids(self, sink: Sink, path: Path) -> None:
+        limits = np.iinfo(np.int64)
+        ids = np.array([5, limits.min, -1, limits.max, 0], np.int64)
+        self.write(sink, path, ids, {"x": np.ones(5)})
+        content = sink.read_shard(path)
+        assert content.run == RUN
+        assert _same_bytes(content.ids, ids)
+
+    def test_ids_may_be_strings_of_any_length(self, sink: Sink, path: Path) -> None:
+        writer = sink.open_shard(path, run=RUN)
+        writer.write(np.array(["a", "ä/b.png"]), {"x": np.zeros(2)})
+        writer.write(np.array(["", "x" * 300, "日本"]), {"x": np.ones(3)})
+        writer.close()
+        content = sink.read_shard(path)
+        assert content.ids.dtype.kind == "U"
+        assert content.ids.tolist() == ["a", "ä/b.png", "", "x" * 300, "日本"]
+
+    def test_writes_append(self, sink: Sink, path: Path) -> None:
+        column = np.random.default_rng(0).random((100, 5))
+        writer = sink.open_shard(path, run=RUN)
+        for start in range(0, 100, 7):
+            stop = min(start + 7, 100)
+            writer.write(np.arange(start, stop), {"x": column[start:stop]})
+        writer.close()
+        assert sink.read_shard(path).ids.tolist() == list(range(100))
+        assert _same_bytes(sink.read_rows(path, range(100))["x"], column)
+
+    @pytest.mark.parametrize("rows", [3, 5_000])
+    def test_arrays_may_be_reused_when_write_returns(self, sink: Sink, path: Path, rows: int) -> None:
+        ids = np.arange(rows)
+        column = np.random.default_rng(1).random((rows, 500))
+        expected = column.copy()
+        writer = sink.open_shard(path, run=RUN)
+        writer.write(ids, {"x": column})
+        ids.fill(-7)
+        column.fill(np.nan)
+        writer.close()
+        assert sink.read_shard(path).ids.tolist() == list(range(rows))
+        assert _same_bytes(sink.read_rows(path, range(rows))["x"], expected)
+
+    def test_small_and_large_writes_keep_their_order(self, sink: Sink, path: Path) -> None:
+        column = np.random.default_rng(2).random((6_003, 250))
+        writer = sink.open_shard(path, run=RUN)
+        for start, stop in ((0, 1), (1, 6_001), (6_001, 6_003)):
+            writer.write(np.arange(start, stop), {"x": column[start:stop]})
+        writer.close()
+        wanted = [6_002, 0, 1, 3_000, 6_000, 6_001]
+        assert sink.read_shard(path).ids.tolist() == list(range(6_003))
+        assert _same_bytes(sink.read_rows(path, wanted)["x"], column[wanted])
+
+    def test_columns_need_not_be_contiguous_or_of_this_byte_order(self, sink: Sink, path: Path) -> None:
+        column = np.arange(24.0).reshape(4, 6)[:, ::2]
+        swapped = np.arange(4, dtype=np.dtype("int32").newbyteorder("S"))
+        self.write(sink, path, np.arange(4), {"x": column, "y": swapped})
+        rows = sink.read_rows(path, range(4))
+        assert _same_bytes(rows["x"], np.ascontiguousarray(column))
+        assert _same_bytes(rows["y"], np.arange(4, dtype=np.int32))
+
+    def test_columns_keep_their_names(self, sink: Sink, path: Path) -> None:
+        columns = {name: np.full(2, at) for at, name in enumerate(["pair.0", "pair.1", "Größe", "with space"])}
+        self.write(sink, path, np.arange(2), columns)
+        rows = sink.read_rows(path, [0])
+        assert {name: int(rows[name][0]) for name in rows} == {name: at for at, name in enumerate(columns)}
+
+    def test_a_shard_may_be_renamed(self, sink: Sink, path: Path) -> None:
+        self.write(sink, path, [3], {"x": np.ones(1)})
+        moved = path.rename(path.with_name(f"moved{sink.suffix}"))
+        assert sink.read_shard(moved).ids.tolist() == [3]
+
+    def test_an_abandoned_shard_does_not_pass_for_a_whole_one(self, sink: Sink, path: Path) -> None:
+        writer = sink.open_shard(path, run=RUN)
+        writer.write(np.arange(2), {"x": np.ones(2)})
+        writer.abandon()
+        writer.abandon()
+        self.check_refused(sink, path)
+
+    def test_a_cut_shard_does_not_pass_for_a_whole_one(self, sink: Sink, path: Path) -> None:
+        self.write(sink, path, np.arange(100), {"x": np.ones(100)})
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            content = file.read_bytes()
+            for kept in (0, len(content) // 2, len(content) - 3):
+                file.write_bytes(content[:kept])
+                self.check_refused(sink, path)
+            file.write_bytes(content)
+        assert sink.read_shard(path).ids.size == 100
+
+    def test_something_else_does_not_pass_for_a_shard(self, sink: Sink, tmp_path: Path) -> None:
+        if sink.suffix:
+            path = tmp_path / f"other{sink.suffix}"
+            path.write_bytes(b"something else, and long enough to be read")
+        else:
+            path = tmp_path / "other"
+            path.mkdir()
+        self.check_refused(sink, path)
+
+    @staticmethod
+    def check_refused(sink: Sink, path: Path) -> None:
+        """A shard that is not whole is an error of its own, never wrong rows."""
+        if path.exists():
+            with pytest.raises((UsageError, OSError)):
+                sink.read_shard(path)

@@ -1,0 +1,121 @@
+"""What is shown while a run is under way, and for whom it says that it waits."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from interlock.cli._progress import Lines, Pace, Progress, duration, open_progress
+from interlock.cli._waits import Waits
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+class Recorder:
+    def __init__(self):
+        self.shown: list[Any] = []
+        self.closed = False
+
+    def show(self, done, under_way, note):
+        self.shown.append((done, under_way, note))
+
+    def close(self):
+        self.closed = True
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_party_whose_wait_grew_most_since_the_last_update_is_named():
+    display = Recorder()
+    progress = Progress(display, 1.0, Clock())
+    progress.update(0, 5, {"source": 9.0, "model": 1.0, "sink": 0.0})
+    progress.update(5, 0, {"source": 9.1, "model": 1.5, "sink": 0.2})
+    progress.update(9, 0, {"source": 9.1, "model": 1.5, "sink": 0.9})
+    assert [note for _, _, note in display.shown] == [
+        "waiting for the source",
+        "waiting for the model",
+        "waiting for the sink",
+    ]
+
+
+def test_updates_are_due_no_more_often_than_asked():
+    clock = Clock()
+    progress = Progress(Recorder(), 10.0, clock)
+    assert not progress.due()
+    clock.now_s = 10.0
+    assert progress.due()
+    progress.update(1, 0, {"source": 1.0, "model": 0.0, "sink": 0.0})
+    assert not progress.due()
+
+
+def test_a_line_tells_rows_rate_time_left_and_what_is_waited_for():
+    clock, stream = Clock(), io.StringIO()
+    lines = Lines(10_000, stream, Pace(10_000, clock))
+    lines.show(1_000, 0, "waiting for the sink")
+    clock.now_s = 10.0
+    lines.show(2_000, 500, "waiting for the sink")
+    assert stream.getvalue().splitlines()[1] == (
+        "interlock: 2,000 of 10,000 rows committed, 150 rows/s, 0:53 left, waiting for the sink"
+    )
+
+
+def test_quiet_shows_nothing_and_is_never_due():
+    stream = Terminal()
+    with open_progress(10, quiet=True, stream=stream) as progress:
+        assert not progress.due()
+        progress.update(1, 0, {"source": 1.0, "model": 0.0, "sink": 0.0})
+    assert stream.getvalue() == ""
+
+
+def test_a_terminal_gets_a_bar_and_another_stream_lines():
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        with open_progress(10, quiet=False, stream=stream) as progress:
+            progress.update(4, 2, {"source": 0.0, "model": 1.0, "sink": 0.0})
+    assert "4 of 10 rows" in terminal.getvalue()
+    assert "\x1b" in terminal.getvalue()
+    assert pipe.getvalue().startswith("interlock: 4 of 10 rows committed")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (61, "1:01"), (3661, "1:01:01")])
+def test_durations_are_clock_times(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_waiting_for_outputs_to_land_is_waiting_for_the_model():
+    clock = Clock()
+    waits = Waits(clock)
+    for party, seconds in (("source", 1.0), ("model", 2.0), ("sink", 4.0)):
+        with waits.on(party):  # type: ignore[arg-type] # the three literals
+            clock.now_s += seconds
+    drained: Any = SimpleNamespace(land_s=3.0, encode_s=0.5, sync_s=0.5)
+    assert waits.seconds(drained) == {"source": 1.0, "model": 5.0, "sink": 1.0}
+    idle: Any = SimpleNamespace(land_s=0.0, encode_s=0.0, sync_s=0.0)
+    assert waits.seconds(idle) == {"source": 1.0, "model": 2.0, "sink": 4.0}
+
+
+def test_time_counts_also_when_the_wait_ends_in_an_error():
+    clock = Clock()
+    waits = Waits(clock)
+
+    def work():
+        with waits.on("model"):
+            clock.now_s += 3.0
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    idle: Any = SimpleNamespace(land_s=0.0, encode_s=0.0, sync_s=0.0)
+    assert waits.seconds(idle)["model"] == 3.0

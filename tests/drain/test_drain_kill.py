@@ -1,0 +1,123 @@
+"""`kill -9` at every step of the protocol loses nothing committed and duplicates nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from interlock.drain import Drain, read_status, verify_sink
+from interlock.drain._publish import STEPS
+
+ROWS = 40
+
+LATER_TOO = {"rename", "sync-folder", "record", "end", "torn"}
+"""Steps that are also hit in the third shard, where committed ones lie beside it."""
+
+SCENARIOS = [
+    (step, occurrence) for step in (*STEPS, "torn", "created") for occurrence in ([0, 2] if step in LATER_TOO else [0])
+]
+
+CHILDREN = r"""
+import json, os, signal, sys
+import numpy as np, pyarrow.parquet
+from interlock.drain import Drain, _publish, _run
+
+sink, folder, scenarios = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def child(path, step, occurrence):
+    hits = [0]
+    def run_step(name, action):
+        if step == "torn" and name == "record" and hits[0] == occurrence:
+            with open(f"{path}/_interlock/manifest.jsonl", "ab") as file:
+                file.write(b'{"shard":"part-')
+            die()
+        if name == step or (step == "torn" and name == "record"):
+            if hits[0] == occurrence:
+                die()
+            hits[0] += 1
+        action()
+    _publish.run_step = run_step
+    if step == "created":
+        _run.replace_file = lambda *given: die()
+    drain = Drain(f"{sink}:{path}", total=40, fingerprint={"model": "m"})
+    with open(f"{path}.committed", "w") as told:
+        for start in range(0, 40, 5):
+            ids = np.arange(start, start + 5)
+            drain.put(ids, {"output": ids * 1.5, "vector": np.repeat(ids[:, None], 3, 1)})
+            if start % 10 == 5:
+                drain.flush()
+                told.write(" ".join(map(str, range(start + 5))) + "\n")
+                told.flush()
+    drain.close()
+
+for at, (step, occurrence) in enumerate(scenarios):
+    pid = os.fork()
+    if pid == 0:
+        child(f"{folder}/{at}", step, occurrence)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (step, occurrence, status)
+"""
+
+
+@pytest.fixture(scope="module", params=["parquet", "npy"])
+def killed(request, tmp_path_factory):
+    """A folder per scenario, left by a child that was killed there. One process forks them, before any thread."""
+    folder = tmp_path_factory.mktemp(request.param)
+    arguments = [request.param, str(folder), json.dumps(SCENARIOS)]
+    subprocess.run([sys.executable, "-c", CHILDREN, *arguments], check=True, timeout=100)
+    return request.param, folder
+
+
+@pytest.mark.parametrize("at", range(len(SCENARIOS)), ids=["-".join(map(str, one)) for one in SCENARIOS])
+def test_a_run_killed_at_a_step_is_finished_by_the_next(killed, at, rows, columns):
+    scheme, folder = killed
+    path = folder / str(at)
+    sink = f"{scheme}:{path}"
+    told = Path(f"{path}.committed")
+    promised = {int(one) for one in told.read_text().split()} if told.exists() else set()
+
+    before = rows(sink)
+    assert promised <= set(before)
+    assert all(value == 1.5 * one for one, value in before.items())
+
+    with Drain(sink, total=ROWS, fingerprint={"model": "m"}) as drain:
+        assert promised <= {one for one in range(ROWS) if one in drain.committed}
+        assert set(before) == {one for one in range(ROWS) if one in drain.committed}
+        left = drain.pending(np.arange(ROWS))
+        assert len(left) == ROWS - len(before)
+        for start in range(0, len(left), 7):
+            ids = np.array([left.id_of(k) for k in range(start, min(start + 7, len(left)))])
+            drain.put(ids, {"output": ids * 1.5, "vector": np.repeat(ids[:, None], 3, 1)})
+
+    assert rows(sink) == {one: 1.5 * one for one in range(ROWS)}
+    everything = columns(sink)
+    assert (everything["vector"] == everything["id"][:, None]).all()
+    report = verify_sink(sink)
+    assert report.ok, report
+    assert report.missing == 0
+    assert read_status(sink).rows_committed == ROWS
+    assert list((path / "_interlock/tmp").iterdir()) == []
+    assert list((path / "_interlock/quarantine").iterdir()) == []
+
+
+def test_the_lock_of_a_killed_writer_is_free(tmp_path):
+    sink = f"npy:{tmp_path / 'out'}"
+    code = f"""
+import os, signal, sys
+from interlock.drain import Drain
+drain = Drain({sink!r})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    with Drain(sink) as drain:
+        drain.put([1], np.ones(1))
+    assert verify_sink(sink).ok
