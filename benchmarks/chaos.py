@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,19 +76,24 @@ class Job:
         return [sys.executable, "-m", "interlock", verb, *source, "--batch-size=20", "--shard-bytes=10000", "--quiet"]
 
     def start_and_kill(self, whole_s: float) -> None:
-        """Start the job and kill it somewhere."""
-        child = subprocess.Popen(self.command("predict"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        try:
-            _, error = child.communicate(timeout=self.chance.uniform(0, 1.05 * whole_s))
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGKILL)
-            child.communicate()
-            self.outcome.killed += 1
-        else:
+        """Start the job and kill it somewhere; begin again with an empty sink if it ended before."""
+        while True:
+            child = subprocess.Popen(
+                self.command("predict"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+            try:
+                _, error = child.communicate(timeout=self.chance.uniform(0, whole_s))
+            except subprocess.TimeoutExpired:
+                child.send_signal(signal.SIGKILL)
+                child.communicate()
+                self.outcome.killed += 1
+                self.check(complete=False)
+                return
             self.outcome.finished_early += 1
             if child.returncode:
                 self.outcome.problems.append(f"ended with {child.returncode}: {error.strip()[-300:]}")
-        self.check(complete=False)
+                return
+            shutil.rmtree(self.sink)
 
     def finish(self) -> float:
         """Run the job to its end; return how long that took."""

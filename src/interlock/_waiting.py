@@ -10,7 +10,6 @@ import queue
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar, final
 
-from interlock._core import _events
 from interlock.errors import BoundError, DeviceError
 
 if TYPE_CHECKING:
@@ -77,8 +76,6 @@ def wait(fence: Fence, *, timeout_s: float, what: str) -> None:
     cause = fence.failure()
     if cause is not None:
         raise DeviceError(f"{what} failed", why=f"{type(cause).__name__}: {cause}") from cause
-    if _events.observed() and fence.points:
-        _events.emit(_events.HostWait(_events.host_timeline(), fence.plain()))
 
 
 def _wait_slowly(fence: Fence, timeout_s: float, what: str) -> None:

@@ -6,12 +6,16 @@ from interlock._core._events import (
     Access,
     Alloc,
     AllocationId,
+    Claim,
     Event,
+    Frame,
     Free,
     Handoff,
     HostWait,
+    Pattern,
     Record,
     Region,
+    Site,
     Wait,
     observe,
 )
@@ -35,6 +39,7 @@ from interlock._core._protocols import (
 )
 from interlock._core._queue import Operation, OperationQueue
 from interlock._core._ring import Ring, RingStatistics
+from interlock._core._sites import here
 from interlock._core._tree import Structure, flatten
 from interlock._waiting import Inbox, wait
 from interlock.devices import HostDevice, Schedule, SimulatedDevice, open_device, parse_schedule
@@ -44,11 +49,13 @@ __all__ = [
     "Access",
     "Alloc",
     "AllocationId",
+    "Claim",
     "Device",
     "DeviceArray",
     "Event",
     "Export",
     "Fence",
+    "Frame",
     "Framework",
     "Free",
     "Handoff",
@@ -63,6 +70,7 @@ __all__ = [
     "Memory",
     "Operation",
     "OperationQueue",
+    "Pattern",
     "Record",
     "Region",
     "Ring",
@@ -72,6 +80,7 @@ __all__ = [
     "ShardWriter",
     "SimulatedDevice",
     "Sink",
+    "Site",
     "SlotIndex",
     "SlotMemory",
     "SlotPool",
@@ -85,6 +94,7 @@ __all__ = [
     "framework_named",
     "framework_of",
     "framework_running",
+    "here",
     "observe",
     "open_device",
     "parse_schedule",

@@ -27,7 +27,17 @@ from interlock.errors import (
 )
 
 CORE = Path(inspect.getfile(errors)).parent / "_core"
-NOT_FOR_OTHERS = {"emit", "host_timeline", "is_past", "new_allocation_id", "observed", "LEAF", "Points", "Columns"}
+NOT_FOR_OTHERS = {
+    "Columns",
+    "LEAF",
+    "OURS",
+    "Points",
+    "emit",
+    "host_timeline",
+    "is_past",
+    "new_allocation_id",
+    "observed",
+}
 """Public inside the package: what only devices and the core itself call, and aliases for annotations."""
 
 

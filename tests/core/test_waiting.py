@@ -202,7 +202,10 @@ def test_a_host_wait_is_told_to_observers_in_plain_values():
         wait(Fence.EMPTY, timeout_s=1, what="nothing")
     finally:
         remove()
-    assert seen == [HostWait(f"host:{threading.get_ident()}", (("host", 1),))]
+    (waited,) = seen
+    assert isinstance(waited, HostWait)
+    assert (waited.timeline, waited.points) == (f"host:{threading.get_ident()}", (("host", 1),))
+    assert waited.site[0][0] == __file__
 
 
 # ------------------------------------------------------------ inbox

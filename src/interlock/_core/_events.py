@@ -28,6 +28,28 @@ def new_allocation_id() -> AllocationId:
     return AllocationId(next(_allocation_ids))
 
 
+Frame: TypeAlias = tuple[str, int, str]
+"""A place in a program: file, line, function."""
+
+Site: TypeAlias = tuple[Frame, ...]
+"""A stack, innermost frame first; empty where nobody asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Which bytes of a region a strided view really touches.
+
+    Attributes:
+        itemsize: Bytes of an element.
+        shape: Shape of the view.
+        strides_bytes: Its strides, counted from the region's first byte; none is negative.
+    """
+
+    itemsize: int
+    shape: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Region:
     """A range of bytes inside one allocation.
@@ -36,11 +58,13 @@ class Region:
         allocation: The allocation that the bytes belong to.
         offset_bytes: First byte, counted from the start of the allocation.
         size_bytes: Number of bytes.
+        pattern: Which of them, where it is not all.
     """
 
     allocation: AllocationId
     offset_bytes: int
     size_bytes: int
+    pattern: Pattern | None = None
 
     def overlaps(self, other: Region) -> bool:
         """Tell whether the two share a byte."""
@@ -61,24 +85,41 @@ class Alloc:
     allocation: AllocationId
     size_bytes: int
     device: str
+    site: Site = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """`timeline` gave an allocation back."""
+    """`timeline` gave an allocation back: from here on, in its order, anybody may write the bytes.
+
+    Attributes:
+        issuer: The host timeline that queued it, where `timeline` is a stream; empty where the host itself acted.
+    """
 
     timeline: str
     allocation: AllocationId
+    issuer: str = ""
+    site: Site = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`timeline` read or wrote bytes; for a stream, at the point where the operation was queued."""
+    """`timeline` read or wrote bytes; for a stream, at the point where the operation was queued.
+
+    Attributes:
+        operation: What did it, as a report names it: `copy`, `aten::add`, `numpy read`.
+        issuer: The host timeline that queued it, where `timeline` is a stream; empty where the host itself acted.
+        site: Where in the program.
+        exact: Whether the bytes were touched for certain; False for memory that escaped to where nobody can look.
+    """
 
     timeline: str
     region: Region
     mode: Literal["read", "write"]
     operation: str
+    issuer: str = ""
+    site: Site = ()
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +128,7 @@ class Record:
 
     timeline: str
     tick: int
+    site: Site = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +137,7 @@ class Wait:
 
     timeline: str
     points: Points
+    site: Site = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +146,33 @@ class HostWait:
 
     timeline: str
     points: Points
+    site: Site = ()
+
+
+Claim: TypeAlias = Literal["slot", "alias", "recycle", "snapshot", "donate"]
+"""By what right a party holds bytes; see `Handoff`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """A slot changed hands: `lent` to a consumer, or `returned` with the proof that it is done."""
+    """Bytes changed hands: `lent` to a party, or `returned` with the proof that it is done.
+
+    Attributes:
+        party: Who holds them: a framework, `drain`, a checkpoint writer.
+        sequence: Pairs a return with its loan; unique for `party`.
+        claim: What the loan forbids until the return. `slot`: the ring's owner must not write. `alias`: a value shares
+            memory with something mutable, nobody may write. `recycle`: a producer handed out its own output and must
+            not write it. `snapshot`: a background reader holds a reference, nobody may write. `donate`: the party
+            owns the bytes now, nobody else may read or write.
+    """
 
     timeline: str
     region: Region
     what: Literal["lent", "returned"]
     party: str
     sequence: int
+    claim: Claim = "slot"
+    site: Site = ()
 
 
 Event: TypeAlias = Alloc | Free | Access | Record | Wait | HostWait | Handoff

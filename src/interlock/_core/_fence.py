@@ -15,6 +15,9 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, ClassVar, Protocol, final, runtime_checkable
 
+from interlock._core._events import HostWait, emit, host_timeline, observed
+from interlock._core._sites import here
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -175,7 +178,12 @@ class Fence:
         """
         # No short cut: with `waiting`, every timeline must hear that it is waited for.
         answers = [timeline.reached(tick, waiting=waiting) for timeline, tick in self._points]
-        return all(answers)
+        if not all(answers):
+            return False
+        if self._points and observed() and self.failure() is None:
+            # A host that asked and heard yes is ordered behind the fence as one that waited is.
+            emit(HostWait(host_timeline(), self.plain(), here()))
+        return True
 
     def failure(self) -> BaseException | None:
         """Return the cause of the first point that failed, or None."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, final
 
-from interlock._core._events import Access, Record, Wait, emit, observed
+from interlock._core._events import Access, Record, Wait, emit, host_timeline, observed
 from interlock._core._fence import Fence
 from interlock._core._memory import HostMemory
 from interlock._core._queue import Operation, OperationQueue
+from interlock._core._sites import here
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ class HostDevice:
             raise UsageError(f"cannot copy {source.size_bytes} bytes to {target.size_bytes}")
         queue = self._own(stream)
         if observed():
-            emit(Access(queue.name, source.region, "read", "copy"))
-            emit(Access(queue.name, target.region, "write", "copy"))
+            issuer, site = host_timeline(), here()
+            emit(Access(queue.name, source.region, "read", "copy", issuer, site))
+            emit(Access(queue.name, target.region, "write", "copy", issuer, site))
 
         def run() -> None:
             target.view()[:] = source.view()
@@ -74,7 +76,7 @@ class HostDevice:
         """As in `Device`."""
         queue = self._own(stream)
         if observed():
-            emit(Wait(queue.name, fence.plain()))
+            emit(Wait(queue.name, fence.plain(), here()))
         self._put(queue, Operation("wait", None, after=fence))
 
     def record(self, stream: Timeline) -> Fence:
@@ -83,7 +85,7 @@ class HostDevice:
         with self._lock:
             tick = queue.queued
         if observed():
-            emit(Record(queue.name, tick))
+            emit(Record(queue.name, tick, here()))
         return Fence([(queue, tick)])
 
     def _own(self, stream: Timeline) -> OperationQueue:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, final
 
-from interlock._core._events import Access, Record, Wait, emit, observed
+from interlock._core._events import Access, Record, Wait, emit, host_timeline, observed
 from interlock._core._fence import Fence
 from interlock._core._memory import HostMemory
 from interlock._core._queue import Operation, OperationQueue, is_past
+from interlock._core._sites import here
 from interlock.devices._schedules import Schedule, parse_schedule
 from interlock.errors import UsageError
 
@@ -122,10 +123,11 @@ class SimulatedDevice:
         queue = self._own(stream)
         reads, writes = tuple(reads), tuple(writes)
         if observed():
+            issuer, site = host_timeline(), here()
             for memory in reads:
-                emit(Access(queue.name, memory.region, "read", name))
+                emit(Access(queue.name, memory.region, "read", name, issuer, site))
             for memory in writes:
-                emit(Access(queue.name, memory.region, "write", name))
+                emit(Access(queue.name, memory.region, "write", name, issuer, site))
         touches = tuple(memory.region for memory in (*reads, *writes))
         with self._lock:
             queue.put(Operation(name, work, touches=touches))
@@ -135,7 +137,7 @@ class SimulatedDevice:
         """As in `Device`."""
         queue = self._own(stream)
         if observed():
-            emit(Wait(queue.name, fence.plain()))
+            emit(Wait(queue.name, fence.plain(), here()))
         with self._lock:
             queue.put(Operation("wait", None, after=fence))
             self._offer()
@@ -146,7 +148,7 @@ class SimulatedDevice:
         with self._lock:
             tick = queue.queued
         if observed():
-            emit(Record(queue.name, tick))
+            emit(Record(queue.name, tick, here()))
         return Fence([(queue, tick)])
 
     def _own(self, stream: Timeline) -> OperationQueue:

@@ -16,6 +16,7 @@ from interlock._core._events import Access, Handoff, emit, host_timeline, observ
 from interlock._core._fence import Fence
 from interlock._core._pool import SlotPool
 from interlock._core._ring import Ring
+from interlock._core._sites import here
 from interlock.drain._leaves import aligned
 from interlock.errors import BoundError, UsageError
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from interlock._core._protocols import Device, DeviceArray, Export, Memory
 
 _MOST_SLOTS = 256
-_PARTY = "drain"
 
 
 @final
@@ -63,7 +63,7 @@ class Claim:
     def _emit(self, what: Any) -> None:
         if observed():
             region = self.memory.staging.region
-            emit(Handoff(host_timeline(), region, what, _PARTY, self.lease.sequence))
+            emit(Handoff(host_timeline(), region, what, self.staging.party, self.lease.sequence, "slot", here()))
 
 
 @final
@@ -86,6 +86,7 @@ class Staging:
         self.ring = Ring(_MOST_SLOTS, name=f"the drain's ring on {device.name}")
         self.pool = SlotPool(device, budget_bytes, name=f"the drain on {device.name}", mirrored=snapshot)
         self.used_bytes = 0
+        self.party = f"drain writer@{id(self):x}"  # one ring's sequence numbers say nothing of another's
         self._snapshot = snapshot
         self._side = device.stream("drain")
 
@@ -138,7 +139,7 @@ class Staging:
             readers[name] = _always(target)
             offset += aligned(target.nbytes)
         if observed():
-            emit(Access(host_timeline(), claim.memory.staging.region, "write", "drain.put"))
+            emit(Access(host_timeline(), claim.memory.staging.region, "write", "drain.put", site=here()))
         return readers
 
     def fill_from_device(

@@ -16,6 +16,7 @@ import numpy as np
 
 from interlock._core._events import Access, emit, host_timeline, observed
 from interlock._core._fence import Fence
+from interlock._core._sites import here
 from interlock._waiting import wait
 from interlock.drain._jobs import Ended, FailJob, FlushJob, Rejected, RowsJob, StopJob, Written
 from interlock.drain._publish import Publisher
@@ -149,7 +150,7 @@ class Writer:
         self._link.land_s += time.perf_counter() - start_s
         if observed():
             for region in job.regions:
-                emit(Access(host_timeline(), region, "read", "drain writer"))
+                emit(Access(host_timeline(), region, "read", "drain writer", site=here()))
         return columns
 
     def _write_in_shards(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -15,6 +15,7 @@ from interlock._core._lease import LeaseState
 from interlock._core._loan import Loan
 from interlock._core._pool import SlotPool
 from interlock._core._ring import Ring
+from interlock._core._sites import here
 from interlock.errors import BoundError, InternalError
 from interlock.feed._layout import shaped
 
@@ -52,6 +53,7 @@ class Staging:
         self.ring = Ring(1, name="the feed")
         self.pool = SlotPool(device, budget_bytes, name="the feed", mirrored=True)
         self.host_syncs = 0
+        self._party = f"{framework.name}@{id(self):x}"  # one ring's sequence numbers say nothing of another's
         self._timeout_s = timeout_s
         self._stream = device.stream("feed")
         self._loans: dict[weakref.ref[Loan], Lease] = {}
@@ -109,7 +111,8 @@ class Staging:
         self._loans[loan.on_end(self.inbox.post)] = lease
         if _events.observed():
             timeline = _events.host_timeline()
-            _events.emit(_events.Handoff(timeline, memory.region, "lent", self.framework.name, lease.sequence))
+            loaned = _events.Handoff(timeline, memory.region, "lent", self._party, lease.sequence, "slot", here())
+            _events.emit(loaned)
         arrays = self._arrays(np.asarray(loan), work)
         return layout.structure.rebuild(arrays)
 
@@ -130,7 +133,7 @@ class Staging:
         if _events.observed():
             memory = self.pool.memory(lease.slot, 1).device
             timeline = _events.host_timeline()
-            _events.emit(_events.Handoff(timeline, memory.region, "returned", self.framework.name, lease.sequence))
+            _events.emit(_events.Handoff(timeline, memory.region, "returned", self._party, lease.sequence))
         self.ring.retire(lease)
         self.ring.collect()
 

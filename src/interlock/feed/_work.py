@@ -7,7 +7,9 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+from interlock._core._events import Access, emit, host_timeline, observed
 from interlock._core._fence import Fence
+from interlock._core._sites import here
 from interlock.errors import InternalError
 
 if TYPE_CHECKING:
@@ -90,7 +92,10 @@ class Work:
         if self._views is None:
             if self.layout is None:
                 raise InternalError(f"batch {self.number} is written before its layout is known")
-            self._views = self.layout.views(memory(self.layout.size_bytes).staging)
+            staging = memory(self.layout.size_bytes).staging
+            if observed():
+                emit(Access(host_timeline(), staging.region, "write", "feed.fill", site=here()))
+            self._views = self.layout.views(staging)
         return self._views
 
     def settle(self, made: int, failed: BaseException | None) -> bool:

@@ -68,6 +68,7 @@ class _Imports:
 
     _PAUSE_S = 0.02
     _QUIET_PAUSES = 3
+    """Nothing runs any more if this many pauses in a row bring no end and use no more processor time than `_IDLE_S`."""
     _IDLE_S = 0.002
     _BOUND_S = 60.0
 
