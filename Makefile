@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-EXTRAS := dev,torch,jax,parquet,images
+EXTRAS := dev,torch,jax,parquet,images,lightning,accelerate
 
 .PHONY: help setup setup-demo demo test check lint bench clean
 
@@ -40,7 +40,7 @@ check lint: setup
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 test: check
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses=2
 
 bench: setup
 	@$(BIN)/python benchmarks/handoff.py

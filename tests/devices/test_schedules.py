@@ -13,7 +13,13 @@ from interlock.lowlevel import Fence, Memory, SimulatedDevice, open_device, pars
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TEXTS = ["lazy", "eager", "starve:copy", "starve:compute", *(f"random:{seed}" for seed in range(8))]
+TEXTS = [
+    "lazy",
+    "eager",
+    "starve:copy",
+    "starve:compute",
+    *(f"{kind}:{seed}" for kind in ("random", "pct") for seed in range(8)),
+]
 SIZE = 8
 
 
@@ -51,10 +57,10 @@ def test_a_schedule_prints_the_text_that_makes_it(text: str):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "hasty", "lazy:1", "eager:x", "starve", "starve:", "random", "random:", "random:x"]
+    "text", ["", "hasty", "lazy:1", "eager:x", "starve", "starve:", "random", "random:", "random:x", "pct", "pct:x"]
 )
 def test_an_unknown_schedule_is_refused_with_those_that_there_are(text: str):
-    with pytest.raises(UsageError, match="lazy, eager, starve:STREAM or random:SEED"):
+    with pytest.raises(UsageError, match="lazy, eager, starve:STREAM, random:SEED or pct:SEED"):
         parse_schedule(text)
 
 
@@ -210,12 +216,13 @@ def test_a_schedule_finds_the_bugs_that_it_is_made_for(text: str, program, expec
 
 
 @pytest.mark.parametrize(("program", "expected"), EXPECTED)
-def test_seeds_find_every_bug(program, expected: list[int]):
-    finders = [seed for seed in range(SEEDS) if program(SimulatedDevice(f"random:{seed}"), False) != expected]  # noqa: FBT003
+@pytest.mark.parametrize("kind", ["random", "pct"])
+def test_seeds_find_every_bug(kind: str, program, expected: list[int]):
+    finders = [seed for seed in range(SEEDS) if program(SimulatedDevice(f"{kind}:{seed}"), False) != expected]  # noqa: FBT003
     assert finders, f"none of {SEEDS} seeds found it"
 
 
-@pytest.mark.parametrize("text", [*MUST_FIND, *(f"random:{seed}" for seed in range(40))])
+@pytest.mark.parametrize("text", [*MUST_FIND, *(f"{kind}:{seed}" for kind in ("random", "pct") for seed in range(40))])
 @pytest.mark.parametrize(("program", "expected"), EXPECTED)
 def test_with_the_edge_the_program_is_right_bit_for_bit(text: str, program, expected: list[int]):
     assert program(SimulatedDevice(text), True) == expected  # noqa: FBT003

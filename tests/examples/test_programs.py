@@ -27,7 +27,7 @@ def test_the_naive_feed_is_corrupted_and_ours_is_not():
     assert counts(program, "--batches", "40") == [0, 40, 0]
 
 
-@pytest.mark.parametrize("schedule", ["lazy", "eager", "starve:d2h", "random:1", "random:2"])
+@pytest.mark.parametrize("schedule", ["lazy", "eager", "starve:drain", "starve:default", "random:1"])
 def test_predictions_through_a_drain_are_right_under_every_schedule(schedule):
     assert counts(str(EXAMPLES / "zeros_in_predictions.py"), "--schedule", schedule) == [0, 1024]
 
@@ -35,4 +35,4 @@ def test_predictions_through_a_drain_are_right_under_every_schedule(schedule):
 def test_naive_predictions_are_wrong_when_the_copy_is_late():
     program = str(EXAMPLES / "zeros_in_predictions.py")
     assert counts(program, "--naive") == [1024, 1024]
-    assert counts(program, "--naive", "--schedule", "starve:d2h") == [1024, 1024]
+    assert counts(program, "--naive", "--schedule", "starve:default") == [1024, 1024]

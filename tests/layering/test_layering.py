@@ -150,3 +150,20 @@ def test_the_core_never_blocks(path: Path):
             assert node.attr not in {"wait", "sleep", "Event", "Condition", "Semaphore", "Thread"}, (
                 f"line {node.lineno}"
             )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=ident)
+def test_a_framework_is_imported_only_in_files_named_after_it(path: Path):
+    tree = parsed(path)
+    for_types = {
+        id(inner)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for inner in block.body
+    }
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        roots = {name.partition(".")[0] for name in names} & {"torch", "jax", "cupy"}
+        if id(node) not in for_types:
+            assert all(path.stem.startswith(f"_{root}") for root in roots), f"{path.stem} imports {roots}"

@@ -18,6 +18,10 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH1
 """Folder of this package."""
 
 
+_frames: dict[Frame, Frame] = {}
+"""Each place of the program once, so that a million stacks take little more memory than their pointers."""
+
+
 def here(skip: int = 1) -> Site:
     """Return the stack of the caller, innermost frame first, without Interlock's own frames at its inner end.
 
@@ -28,10 +32,9 @@ def here(skip: int = 1) -> Site:
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
         frame = frame.f_back
     found: list[Frame] = []
-    for _ in range(_DEEPEST):
-        if frame is None:
-            break
-        code = frame.f_code
-        found.append((code.co_filename, frame.f_lineno, code.co_qualname))
+    while frame is not None and len(found) < _DEEPEST:
+        code = frame.f_code  # no key: equal code in two files is equal, whatever its file
+        place = (code.co_filename, frame.f_lineno, code.co_qualname)
+        found.append(_frames.setdefault(place, place))
         frame = frame.f_back
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The command line: `interlock predict`, `interlock status`, `interlock verify`.
+"""The command line: `interlock check`, `interlock predict`, `interlock status`, `interlock verify`.
 
 One file a command: parse, call, render. `_exits` alone decides what an error looks like and which exit code it has.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from interlock.cli._check import check
 from interlock.cli._exits import Exit, guarded
 from interlock.cli._predict import predict
 from interlock.cli._status import status
@@ -25,13 +26,14 @@ __all__ = ["main"]
 @click.version_option(version("interlock"), prog_name="interlock")
 @click.pass_context
 def _commands(context: click.Context) -> int:
-    """Hand tensors between host, accelerator and framework: predictions to a committed, resumable dataset."""
+    """Hand tensors between host, accelerator and framework: find hazards, predict to a committed, resumable dataset."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         return Exit.USAGE
     return Exit.DONE
 
 
+_commands.add_command(check)
 _commands.add_command(predict)
 _commands.add_command(status)
 _commands.add_command(verify)

@@ -31,15 +31,17 @@ class Exit(IntEnum):
     """Exit codes. A run that a signal ended has 128 plus its number, as shells have it."""
 
     DONE = 0
-    """Every row is committed; nothing is damaged."""
+    """Every row is committed; nothing is damaged; no hazard was found."""
     DAMAGED = 1
     """From `interlock verify`: there is damage."""
     BUG = 1
     """From any command, with a traceback: our own bug."""
+    HAZARDS = 1
+    """From `interlock check`: there are hazards."""
     USAGE = 2
     """The command, the model, the source or the sink is not what it should be."""
     FAILED = 3
-    """Rows are not committed because rows, the model or the sink failed."""
+    """Rows are not committed because rows, the model or the sink failed; the program under check failed."""
     INTERRUPTED = 130
     """Ctrl-C before there was anything to commit."""
     PIPE = 141

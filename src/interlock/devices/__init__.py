@@ -9,16 +9,36 @@ from interlock.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from interlock._core._protocols import Device
 
-__all__ = ["HostDevice", "Schedule", "SimulatedDevice", "open_device", "parse_schedule"]
+__all__ = ["HostDevice", "Schedule", "SimulatedDevice", "open_device", "parse_schedule", "stand_in"]
+
+_stand_ins: dict[str, Device] = {}
+
+
+def stand_in(kind: str, device: Device) -> Callable[[], None]:
+    """Let `device` answer to the name `kind` (and `kind:0`), as a simulated device does to `cuda` in a simulation.
+
+    Returns:
+        A function that ends it.
+    """
+    _stand_ins[kind] = device
+
+    def remove() -> None:
+        if _stand_ins.get(kind) is device:
+            del _stand_ins[kind]
+
+    return remove
 
 
 def open_device(device: str | Device) -> Device:
     """Return the device that `device` names, or `device` itself if it is one.
 
     Args:
-        device: `host` (also `cpu`), `simulated` or `simulated:SCHEDULE`, or an object with the methods of `Device`.
+        device: `host` (also `cpu`), `simulated` or `simulated:SCHEDULE`, in a simulation also `cuda`, or an object
+            with the methods of `Device`.
 
     Raises:
         UsageError: There is no such device here.
@@ -26,6 +46,8 @@ def open_device(device: str | Device) -> Device:
     if not isinstance(device, str):
         return device
     kind, _, argument = device.partition(":")
+    if kind in _stand_ins and argument in {"", "0"}:
+        return _stand_ins[kind]
     if kind in {"host", "cpu"} and not argument:
         return HostDevice()
     if kind == "simulated":

@@ -6,9 +6,11 @@
 | `eager` | everything runs as soon as it may |
 | `starve:NAME` | eager, but the stream NAME runs only when a wait needs it |
 | `random:SEED` | at each chance a seeded coin decides whether something runs, and what |
+| `pct:SEED` | streams have seeded priorities that change at a few seeded moments; the lowest runs only when it must |
 
 Source: shuttle's schedulers (small policies, a failure prints the line that replays it); Pallas' interpret mode, whose
-two DMA modes are `lazy` and `eager`.
+two DMA modes are `lazy` and `eager`; Burckhardt et al., "A randomized scheduler with probabilistic guarantees of
+finding bugs" (PCT).
 """
 
 from __future__ import annotations
@@ -102,6 +104,44 @@ class Random:
         return self._random.choice(runnable)
 
 
+@final
+class Pct:
+    """Probabilistic concurrency testing: priorities, and a few moments at which the favourite becomes the last.
+
+    Holding work back finds as much as choosing among it does, so the stream of the lowest priority runs only when a
+    wait needs it, and with one stream a coin decides whether it is held back.
+
+    Args:
+        seed: The same seed and program give the same run.
+        depth: Ordering constraints of the bugs that are sought: one less is the number of changes.
+        horizon: Decisions among which the changes are spread.
+    """
+
+    def __init__(self, seed: int, *, depth: int = 3, horizon: int = 512) -> None:
+        self._seed = seed
+        self._random = random.Random(seed)  # noqa: S311 - not for secrets
+        self._priorities: dict[str, float] = {}
+        self._changes = {self._random.randrange(horizon) for _ in range(depth - 1)}
+        self._decisions = 0
+        self._holds_back = self._random.random()
+
+    def __str__(self) -> str:
+        return f"pct:{self._seed}"
+
+    def choose(self, runnable: tuple[str, ...], needed: frozenset[str]) -> str | None:
+        """As in `Schedule`."""
+        for name in runnable:
+            if name not in self._priorities:
+                self._priorities[name] = self._random.random()
+        favourite = max(runnable, key=self._priorities.__getitem__)
+        self._decisions += 1
+        if self._decisions in self._changes:
+            self._priorities[favourite] = min(self._priorities.values()) - 1.0
+            favourite = max(runnable, key=self._priorities.__getitem__)
+        held = self._priorities[favourite] < self._holds_back
+        return None if held and favourite not in needed else favourite
+
+
 def parse_schedule(text: str) -> Schedule:
     """Return the schedule that `text` names, at its start.
 
@@ -117,4 +157,6 @@ def parse_schedule(text: str) -> Schedule:
         return Starve(argument)
     if kind == "random" and argument.isdecimal():
         return Random(int(argument))
-    raise UsageError(f"no schedule is called {text!r}", hint="use lazy, eager, starve:STREAM or random:SEED")
+    if kind == "pct" and argument.isdecimal():
+        return Pct(int(argument))
+    raise UsageError(f"no schedule is called {text!r}", hint="use lazy, eager, starve:STREAM, random:SEED or pct:SEED")

@@ -18,7 +18,7 @@ from interlock._core._fence import Fence
 from interlock._core._memory import HostMemory
 from interlock._core._queue import Operation, OperationQueue, is_past
 from interlock._core._sites import here
-from interlock.devices._schedules import Schedule, parse_schedule
+from interlock.devices._schedules import Lazy, Schedule, parse_schedule
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,14 +39,16 @@ class SimulatedDevice:
     Args:
         schedule: Text as in `parse_schedule`, or a policy of your own.
         index: Number in the name `simulated:INDEX`.
+        name: A name of its own instead, as `cuda:0`.
 
     Raises:
         UsageError: There is no such schedule.
     """
 
-    def __init__(self, schedule: str | Schedule = "lazy", *, index: int = 0) -> None:
+    def __init__(self, schedule: str | Schedule = "lazy", *, index: int = 0, name: str | None = None) -> None:
         self.schedule: Schedule = parse_schedule(schedule) if isinstance(schedule, str) else schedule
-        self._name = f"simulated:{index}"
+        self._lazy = isinstance(self.schedule, Lazy)
+        self._name = name if name is not None else f"simulated:{index}"
         self._streams: dict[str, OperationQueue] = {}
         self._queries: dict[str, int] = {}
         self._lock = threading.RLock()
@@ -56,7 +58,7 @@ class SimulatedDevice:
 
     @property
     def name(self) -> str:
-        """`simulated:INDEX`."""
+        """`simulated:INDEX`, or as given."""
         return self._name
 
     @property
@@ -133,6 +135,32 @@ class SimulatedDevice:
             queue.put(Operation(name, work, touches=touches))
             self._offer()
 
+    def enqueue(self, queue: OperationQueue, work: Callable[[], None] | None, name: str, *, most: int) -> int:
+        """Queue `work` on a stream of this device, for callers that emit the events themselves.
+
+        Args:
+            queue: One of this device's streams.
+            work: As in `launch`; None for a mark that does nothing.
+            name: Shown in messages.
+            most: Operations that may be pending on the stream; beyond it the oldest run, as a full launch queue makes
+                the host wait without telling it anything.
+
+        Returns:
+            The operation's tick.
+        """
+        with self._lock:
+            tick = queue.put(Operation(name, work))
+            if not self._lazy:
+                self._offer()
+            if queue.queued - queue.done > most:
+                self._advance(queue, queue.queued - most)
+            return tick
+
+    def streams(self) -> tuple[OperationQueue, ...]:
+        """Return the streams, in the order in which they were made."""
+        with self._lock:
+            return tuple(self._streams.values())
+
     def wait(self, stream: Timeline, fence: Fence) -> None:
         """As in `Device`."""
         queue = self._own(stream)
@@ -192,6 +220,9 @@ class SimulatedDevice:
         """Run what `tick` of `queue` needs; return the points of others that it hangs on, if it does."""
         with self._lock:
             while not queue.is_past(tick):
+                if self._lazy and queue.can_run():  # what the general case comes to, without its cost
+                    queue.run_one()
+                    continue
                 runnable = self._runnable()
                 names, foreign = self._needed(queue)
                 needed = names & frozenset(runnable)

@@ -175,6 +175,7 @@ class FolderLock:
         if self._descriptor in _held:
             _held.discard(self._descriptor)
             os.ftruncate(self._descriptor, 0)
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child may not have let go of its copy yet
             os.close(self._descriptor)
 
 

@@ -12,7 +12,7 @@ from interlock._core._protocols import DeviceArray, Export
 from interlock._core._tree import flatten
 from interlock.drain._schema import ID_COLUMN, Column, check_dtype
 from interlock.errors import UsageError
-from interlock.frameworks import framework_of
+from interlock.frameworks import device_array_of, framework_of
 
 if TYPE_CHECKING:
     from interlock._core._protocols import Framework
@@ -57,8 +57,9 @@ class Leaf:
         if isinstance(self.value, DeviceArray):
             return self.value if is_whole else self._part(self.value, start, stop)
         assert self.framework is not None  # noqa: S101 - by construction: one of the two
+        value = self.value if is_whole else self.value[start:stop]
         try:
-            return self.framework.export(self.value if is_whole else self.value[start:stop], borrow=borrow)
+            return device_array_of(value) or self.framework.export(value, borrow=borrow)
         except UsageError as error:
             raise UsageError(f"output {self.name!r}: {error.what}", why=error.why, hint=error.hint) from error
 

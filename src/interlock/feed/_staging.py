@@ -113,6 +113,8 @@ class Staging:
             timeline = _events.host_timeline()
             loaned = _events.Handoff(timeline, memory.region, "lent", self._party, lease.sequence, "slot", here())
             _events.emit(loaned)
+            read = f"{self._party} read"  # every framework served so far reads on the host, from here on
+            _events.emit(_events.Access(timeline, memory.region, "read", read, site=here()))
         arrays = self._arrays(np.asarray(loan), work)
         return layout.structure.rebuild(arrays)
 

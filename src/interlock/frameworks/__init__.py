@@ -13,17 +13,45 @@ from typing import TYPE_CHECKING
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from interlock._core._protocols import Framework
+    from interlock._core._protocols import DeviceArray, Framework
 
-__all__ = ["framework_named", "framework_of", "framework_running"]
+__all__ = ["device_array_of", "framework_named", "framework_of", "framework_running", "on_devices"]
 
 _TABLE = {
     "numpy": ("interlock.frameworks._numpy", "NumpyFramework"),
     "torch": ("interlock.frameworks._torch", "TorchFramework"),
     "jax": ("interlock.frameworks._jax", "JaxFramework"),
 }
+
+
+_on_devices: tuple[Callable[[object], DeviceArray | None], ...] = ()
+
+
+def on_devices(take: Callable[[object], DeviceArray | None]) -> Callable[[], None]:
+    """Let `take` answer for arrays that lie in the memory of a device, as in a simulation.
+
+    Args:
+        take: Given an array, queues a copy of its value on the array's stream and returns that; None if it is not one
+            of its own.
+
+    Returns:
+        A function that ends it.
+    """
+    global _on_devices  # noqa: PLW0603 - one tuple, replaced whole
+    _on_devices = (*_on_devices, take)
+
+    def remove() -> None:
+        global _on_devices  # noqa: PLW0603
+        _on_devices = tuple(one for one in _on_devices if one is not take)
+
+    return remove
+
+
+def device_array_of(value: object) -> DeviceArray | None:
+    """Return what `value` holds now, if it is an array in the memory of a device that is driven here."""
+    return next((found for take in _on_devices if (found := take(value)) is not None), None)
 
 
 @cache
