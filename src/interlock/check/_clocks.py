@@ -27,9 +27,15 @@ class Epoch(NamedTuple):
     number: int
 
 
+_folded: dict[str, str] = {}
+
+
 def folded(timeline: str) -> str:
     """Return the timeline under which `timeline` is counted."""
-    return HOST if timeline.startswith("host:") else timeline
+    known = _folded.get(timeline)
+    if known is None:
+        known = _folded[timeline] = HOST if timeline.startswith("host:") else timeline
+    return known
 
 
 @final

@@ -83,7 +83,7 @@ class Fold:
 
     def add(self, event: Event) -> None:
         """Take one event in."""
-        if isinstance(event, Access):
+        if type(event) is Access:  # nearly all of them
             self._access(event, event.region)
         elif isinstance(event, Record):
             self._clocks.record(folded(event.timeline), event.tick)
@@ -103,9 +103,11 @@ class Fold:
         shadow = self._shadows.get(region.allocation)
         if shadow is None:
             shadow = self._shadows[region.allocation] = Shadow()
-        for earlier in shadow.access(entry):
-            if not self._clocks.is_before(earlier.epoch, timeline):
-                self._report(_kind_of(earlier, entry), earlier, entry)
+        conflicts = shadow.access(entry)
+        if conflicts:
+            for earlier in conflicts:
+                if not self._clocks.is_before(earlier.epoch, timeline):
+                    self._report(_kind_of(earlier, entry), earlier, entry)
         freed = self._freed.get(region.allocation)
         if freed is not None:  # too late, in whatever order
             self._report(_kind_of(freed, entry), freed, entry)

@@ -56,6 +56,8 @@ class _Segment:
     def earlier(self, entry: Entry) -> list[Entry]:
         """Return what was done to these bytes on other timelines and may conflict with `entry`."""
         own = entry.epoch.timeline
+        if len(self.writes) == 1 and self.writes[0].epoch.timeline == own and self.reads.keys() <= {own}:
+            return []  # one stream goes on alone, as mostly
         found = [one for one in self.writes if one.epoch.timeline != own]
         if entry.is_write:
             found += [one for one in self.reads.values() if one.epoch.timeline != own]
@@ -102,7 +104,7 @@ class Shadow:
                 found.update((id(one), one) for one in segment.earlier(entry))
                 segment.remember(entry)
             earlier = list(found.values())
-        return [one for one in earlier if _share_bytes(one.region, entry.region)]
+        return [one for one in earlier if _share_bytes(one.region, entry.region)] if earlier else earlier
 
     def span(self, allocation: AllocationId) -> Region:
         """Return all bytes that have a history."""

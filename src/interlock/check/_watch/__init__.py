@@ -58,8 +58,9 @@ def _apart(ledger: Ledger, run_one: Callable[[OperationQueue], None]) -> Callabl
             run_one(queue)
             return
         ledger.settle()
-        run_one(queue)
-        ledger.absorb()
+        with ledger.nobody_looks():
+            run_one(queue)
+            ledger.absorb()
 
     return run
 

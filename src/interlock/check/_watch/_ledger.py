@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
@@ -13,7 +14,7 @@ from interlock.check._sites import user_frame
 from interlock.check._watch._memory import Memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from interlock._core._events import Claim, Region, Site
@@ -135,6 +136,12 @@ class Ledger:
             loans.remove(loan)
         if not loans:
             self._loans.pop(loan.memory, None)
+
+    @contextmanager
+    def nobody_looks(self) -> Iterator[None]:
+        """Keep other threads from looking at watched bytes, while they change in a way that is nobody's line."""
+        with self._lock:
+            yield
 
     def absorb(self) -> None:
         """Take what the watched bytes hold now as what they held before: a change that is nobody's line."""
