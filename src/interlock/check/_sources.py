@@ -5,16 +5,11 @@ A program imports its frameworks when it likes, so each source is started when i
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import ModuleType
+    from collections.abc import Iterator
 
     from interlock.check._session import Session
     from interlock.devices import Schedule
@@ -23,14 +18,12 @@ if TYPE_CHECKING:
 @contextmanager
 def activate_sources(schedule: Schedule, session: Session) -> Iterator[None]:
     """Start every source whose framework is loaded, and each other one when its framework is."""
+    from interlock.check import _watch  # noqa: PLC0415 - not needed before a session begins
+    from interlock.check._watch._patches import when_loaded  # noqa: PLC0415 - as above
+
     with ExitStack() as stack:
-        _activate_watch(stack, session)
-        if "torch" in sys.modules:
-            _activate_torch(stack, schedule, session)
-        else:
-            hook = _AfterImport("torch", lambda: _activate_torch(stack, schedule, session))
-            sys.meta_path.insert(0, hook)
-            stack.callback(lambda: sys.meta_path.remove(hook) if hook in sys.meta_path else None)
+        stack.enter_context(_watch.activate(session))
+        stack.enter_context(when_loaded("torch", lambda: _activate_torch(stack, schedule, session)))
         yield
 
 
@@ -38,40 +31,3 @@ def _activate_torch(stack: ExitStack, schedule: Schedule, session: Session) -> N
     from interlock.check import _simulate  # noqa: PLC0415 - loads torch
 
     stack.enter_context(_simulate.activate(schedule, session))
-
-
-def _activate_watch(stack: ExitStack, session: Session) -> None:
-    from interlock.check import _watch  # noqa: PLC0415 - not needed before a session begins
-
-    stack.enter_context(_watch.activate(session))
-
-
-@final
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `action` once, when a module has been imported."""
-
-    def __init__(self, name: str, action: Callable[[], None]) -> None:
-        self._name = name
-        self._action = action
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002 - part of the protocol
-        target: ModuleType | None = None,  # noqa: ARG002 - as above
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Let the other finders find the module, and have its loader call us."""
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute, action = loader.exec_module, self._action
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                action()
-
-            loader.exec_module = exec_module
-        return spec
