@@ -112,6 +112,8 @@ class DeviceArray:
         shape: First axis: rows.
         dtype: NumPy's name for the element type, as `float32`.
         ready: When the value is there.
+        stable: Whether nobody can change the bytes while this object lives: else whoever wants the value later must
+            take a copy in the order of the streams that `ready` names.
     """
 
     device: Device
@@ -119,6 +121,7 @@ class DeviceArray:
     shape: tuple[int, ...]
     dtype: str
     ready: Fence
+    stable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +167,12 @@ class Framework(Protocol):
         """Return a digest of the weights that `model` holds, or None if the framework cannot see them."""
         ...
 
-    def default_device(self) -> str:
-        """Return the device that the framework puts arrays on when not told otherwise, as `host` or `cuda`."""
+    def default_device(self, sharding: Any = None) -> str:
+        """Return the device that the framework puts arrays on when not told otherwise, as `host` or `cuda:0`.
+
+        Args:
+            sharding: The framework's own description of several devices; then the first of them is returned.
+        """
         ...
 
     def lend(self, array: npt.NDArray[Any]) -> Any:
@@ -192,10 +199,6 @@ class Framework(Protocol):
             UsageError: The value cannot come to the host (a deleted buffer, a dtype that NumPy lacks).
         """
         ...
-
-
-Columns = "Mapping[str, npt.NDArray[Any]]"
-"""Output name to array; first axis rows, the same number in all."""
 
 
 class ShardWriter(Protocol):

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
+from interlock._core._handover import Placement
 from interlock._core._protocols import Source, SupportsReadInto
 from interlock.devices import open_device
 from interlock.errors import UsageError
 from interlock.feed._iteration import Passes
 from interlock.feed._readers import OnError, SampleReader
 from interlock.feed._samples import FunctionSamples, IteratorSamples, MapSamples, Samples, as_source
-from interlock.frameworks import framework_named
+from interlock.frameworks import framework_for
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -48,8 +49,10 @@ class Feed:
             A sample is an array or number, or a dict or tuple of them, nested or not. All samples have the shapes and
             dtypes of the first.
         batch_size: Samples in a batch.
-        to: Whose arrays: `numpy`, `torch` or `jax`.
-        device: `auto` (where the framework puts arrays by default), `host`, `simulated:SCHEDULE`, or a `Device`.
+        to: Whose arrays: `numpy`, `torch`, `jax` or `cupy`; or a `jax.sharding.Sharding`, as a `NamedSharding`: then
+            each leaf is one global JAX array, and each shard is copied straight to its device.
+        device: `auto` (where the framework puts arrays by default), `host`, `cuda`, `cuda:1`, `simulated:SCHEDULE`, or
+            a `Device`.
         workers: Threads that read samples; 0 reads on the consumer's thread. Default: one per processor, at most 8.
         depth: Batches that are made ahead.
         shuffle: Whether each epoch has an order of its own, fixed by `seed` and the number of the epoch.
@@ -60,15 +63,21 @@ class Feed:
             `failures`.
         budget_bytes: Most bytes in slots. Reached when batches are kept; then the feed waits, and says for what.
         timeout_s: How long it waits then.
+        zero_copy: For JAX on CUDA: the arrays are the slot itself, which stays lent as long as they live. Else JAX gets
+            arrays of its own, which cost one more copy inside the device, and may be donated.
+        fixed: For torch and CuPy on CUDA: the arrays of every batch are the same memory, as a CUDA graph needs; the
+            next batch overwrites them in the order of the consumer's stream.
 
     Raises:
         UsageError: An argument that cannot be meant.
 
     Ordering:
         All reads of a batch come after its bytes are written; the slot's next write comes after the last use is done.
+        On CUDA that is an order between streams: no host thread waits. The consumer is the stream that is its
+        framework's current one when it asks for the batch.
 
     Copies:
-        Each sample once, into the slot. None from there to the framework on the CPU.
+        Each sample once, into the slot. None from there to the framework on the CPU; one over the link to CUDA.
 
     Example:
         >>> import numpy as np
@@ -82,7 +91,7 @@ class Feed:
         source: Any,
         *,
         batch_size: int,
-        to: Literal["numpy", "torch", "jax"] = "numpy",
+        to: Literal["numpy", "torch", "jax", "cupy"] | Any = "numpy",
         device: str | Device = "auto",
         workers: int | None = None,
         depth: int = 2,
@@ -93,6 +102,8 @@ class Feed:
         on_error: OnError = "raise",
         budget_bytes: int = 1 << 30,
         timeout_s: float = 300.0,
+        zero_copy: bool = False,
+        fixed: bool = False,
     ) -> None:
         _require(batch_size >= 1, f"batch_size is {batch_size}", "give at least 1")
         _require(depth >= 1, f"depth is {depth}", "give at least 1")
@@ -103,7 +114,8 @@ class Feed:
         self._by_index = isinstance(self._source, Source)
         _require(self._by_index or not shuffle, "only a source with a length can be shuffled", "shuffle in the source")
         self._batch_size = batch_size
-        self._framework = framework_named(to)
+        self._framework, sharding = framework_for(to)
+        placement = Placement(zero_copy, fixed, sharding)
         self._workers = min(_MOST_DEFAULT_WORKERS, os.cpu_count() or 1) if workers is None else workers
         self._depth = depth
         self._shuffle = shuffle
@@ -111,7 +123,8 @@ class Feed:
         self._drop_last = drop_last
         self._with_ids = ids
         self._on_error: OnError = on_error
-        self._passes = Passes(open_target(device, self._framework), self._framework, budget_bytes, timeout_s)
+        target = open_target(device, self._framework, sharding)
+        self._passes = Passes(target, self._framework, budget_bytes, timeout_s, placement)
         self.failures: list[Failure] = []
         """Samples left out so far under `on_error="skip"`, in the order in which their batches came."""
         self.epoch = 0
@@ -178,22 +191,16 @@ class Feed:
         self._passes.close()
 
 
-def open_target(device: str | Device, framework: Framework) -> Device:
-    """Return the device that batches for `framework` go to.
+def open_target(device: str | Device, framework: Framework, sharding: Any = None) -> Device:
+    """Return the device that batches for `framework` go to; with a sharding the first of its devices.
 
     Raises:
-        UsageError: There is no such device, or `auto` names one that this version has not.
+        UsageError: There is no such device, or `device` is not the one that the sharding names.
     """
-    if device != "auto":
-        return open_device(device)
-    kind = framework.default_device()
-    if kind != "host":
-        raise UsageError(
-            f"{framework.name} puts arrays on {kind!r} here",
-            why="this version feeds the CPU and simulated devices",
-            hint="pass device='host' for CPU arrays, and move them on as the framework does",
-        )
-    return open_device("host")
+    if sharding is None:
+        return open_device(framework.default_device() if device == "auto" else device)
+    _require(device == "auto", f"device is {device!r}, and the sharding has devices of its own", "leave the device out")
+    return open_device(framework.default_device(sharding))
 
 
 def _require(condition: bool, what: str, hint: str) -> None:  # noqa: FBT001 - reads as a sentence

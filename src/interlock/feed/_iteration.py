@@ -6,6 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, final
 
+from interlock._core._handover import Placement
 from interlock.feed._pipeline import Pipeline
 from interlock.feed._staging import Staging
 from interlock.feed._statistics import FeedStatistics
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from interlock._core._protocols import Device, Framework
     from interlock.feed._work import Reader, Work
+
+_ANYHOW = Placement()
 
 
 @final
@@ -26,13 +29,22 @@ class Passes:
         framework: Who reads them.
         budget_bytes: Most bytes in the slots of one pass.
         timeout_s: How long a pass waits for a slot.
+        placement: How the consumer wants its arrays.
     """
 
-    def __init__(self, device: Device, framework: Framework, budget_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        device: Device,
+        framework: Framework,
+        budget_bytes: int,
+        timeout_s: float,
+        placement: Placement = _ANYHOW,
+    ) -> None:
         self._device = device
         self._framework = framework
         self._budget_bytes = budget_bytes
         self._timeout_s = timeout_s
+        self._placement = placement
         self._running: weakref.WeakSet[BatchIterator] = weakref.WeakSet()
         self._spare: list[Staging] = []
         self._past = FeedStatistics()
@@ -57,15 +69,15 @@ class Passes:
             failed: Called with each batch in which samples failed.
         """
         self.begun += 1
-        if self._spare:
-            staging = self._spare.pop()
-        else:
-            staging = Staging(self._device, self._framework, self._budget_bytes, self._timeout_s)
+        staging = self._spare.pop() if self._spare else self._new_staging()
         iterator = BatchIterator(
             Pipeline(reader, staging, workers=workers, depth=depth), staging, present, failed, self._ended
         )
         self._running.add(iterator)
         return iterator
+
+    def _new_staging(self) -> Staging:
+        return Staging(self._device, self._framework, self._budget_bytes, self._timeout_s, self._placement)
 
     def statistics(self) -> FeedStatistics:
         """Sum up all passes, ended and running."""
@@ -83,6 +95,8 @@ class Passes:
         """End all passes."""
         for iterator in list(self._running):
             iterator.close()
+        while self._spare:
+            self._spare.pop().close()
 
     def _ended(self, iterator: BatchIterator) -> None:
         """Take in what a pass did, and its slots if no worker has one any more."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import numpy.typing as npt
 
+from interlock._core._handover import Leaf
 from interlock._core._tree import Structure, flatten
 from interlock.errors import UsageError
 
@@ -22,29 +23,6 @@ ALIGNMENT_BYTES = 128
 
 _NUMBER_KINDS = "biufcV"
 """Kinds of dtype with a fixed size and no pointers; V covers bfloat16 and its like, records are refused by name."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """One array of a batch.
-
-    Attributes:
-        name: Dotted name in the sample; empty for a lone array.
-        shape: Shape in a full batch, first axis rows.
-        dtype: Element type.
-        offset_bytes: Where it begins in the slot.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    offset_bytes: int
-
-    @property
-    def label(self) -> str:
-        """The name as messages show it."""
-        return f"leaf {self.name!r}" if self.name else "the array"
 
 
 @final

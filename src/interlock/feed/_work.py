@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from interlock._core._handover import Carried
     from interlock._core._lease import Lease
     from interlock._core._pool import SlotMemory
     from interlock.feed._layout import Layout
@@ -56,6 +57,7 @@ class Work:
         void: Whether there is nothing to hand over: the epoch ended before, or every sample failed.
         kept: Positions of the rows that are left where some failed, else None.
         ready: When the bytes are where the consumer reads them.
+        carried: What a framework with arrays on a device needs to hand the batch over; else None.
         cause: Why the whole batch failed, or None.
         lease: Its slot, once the owner has claimed one.
         take: Returns the number of the next piece, each once, from any thread.
@@ -75,6 +77,7 @@ class Work:
     copy_s: float = 0.0
     nbytes: int = 0
     ready: Fence = Fence.EMPTY
+    carried: Carried | None = None
     cause: BaseException | None = None
     lease: Lease = field(init=False)
     take: Callable[[], int] = field(init=False)

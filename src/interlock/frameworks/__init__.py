@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from interlock.errors import UsageError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from interlock._core._protocols import DeviceArray, Framework
 
-__all__ = ["device_array_of", "framework_named", "framework_of", "framework_running", "on_devices"]
+__all__ = ["device_array_of", "framework_for", "framework_named", "framework_of", "framework_running", "on_devices"]
 
 _TABLE = {
     "numpy": ("interlock.frameworks._numpy", "NumpyFramework"),
@@ -71,6 +71,23 @@ def framework_named(name: str) -> Framework:
             raise
         raise UsageError(f"{name} is not installed", hint=f"pip install 'interlock[{name}]'") from error
     return framework
+
+
+def framework_for(to: Any) -> tuple[Framework, Any]:
+    """Return the framework that batches are for, and the sharding that they are to have, if there is one.
+
+    Args:
+        to: A name, or a `jax.sharding.Sharding`.
+
+    Raises:
+        UsageError: There is no such framework.
+    """
+    if isinstance(to, str):
+        return framework_named(to), None
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(to, jax.sharding.Sharding):
+        return framework_named("jax"), to
+    raise UsageError(f"no framework is called {to!r}", hint=f"use one of {', '.join(_TABLE)}, or a JAX sharding")
 
 
 def _loaded() -> Iterator[Framework]:

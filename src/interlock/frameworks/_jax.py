@@ -139,7 +139,7 @@ class JaxFramework:
         """As in `Framework`; None: a jitted function holds its weights where nobody sees them."""
         return
 
-    def default_device(self) -> str:
+    def default_device(self, sharding: Any = None) -> str:
         """`host` if new arrays go to the CPU, else the platform they go to."""
         config: Any = jax.config
         device = config.jax_default_device

@@ -36,7 +36,7 @@ class NumpyFramework:
         """As in `Framework`; None."""
         return
 
-    def default_device(self) -> str:
+    def default_device(self, sharding: Any = None) -> str:  # noqa: ARG002
         """`host`."""
         return "host"
 

@@ -55,7 +55,7 @@ class TorchFramework:
                 digest.update(flat.view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def default_device(self) -> str:
+    def default_device(self, sharding: Any = None) -> str:
         """`host`, or the type of the device set by `torch.set_default_device`."""
         kind = torch.get_default_device().type
         return "host" if kind == "cpu" else kind
