@@ -1,7 +1,8 @@
 """Interlock hands tensors between host, accelerator and framework: never read early, never overwritten late.
 
-`Feed` and `prefetch` bring batches to JAX, PyTorch or NumPy. `Drain` takes outputs to a committed dataset. Importing
-this package only defines names; each is loaded when it is first asked for, NumPy with it.
+`Feed` and `prefetch` bring batches to JAX, PyTorch or NumPy. `Drain` takes outputs to a committed dataset. `trace`
+records what they do. Importing this package only defines names; each is loaded when it is first asked for, NumPy with
+it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
     from interlock.drain import Drain, Ticket
     from interlock.errors import InterlockError
     from interlock.feed import Feed, SampleInfo, prefetch
+    from interlock.tracing import trace
 
-__all__ = ["Drain", "Feed", "InterlockError", "SampleInfo", "Ticket", "prefetch"]
+__all__ = ["Drain", "Feed", "InterlockError", "SampleInfo", "Ticket", "prefetch", "trace"]
 
 _HOME = {
     "Drain": "interlock.drain",
@@ -23,6 +25,7 @@ _HOME = {
     "SampleInfo": "interlock.feed",
     "Ticket": "interlock.drain",
     "prefetch": "interlock.feed",
+    "trace": "interlock.tracing",
 }
 
 

@@ -12,6 +12,7 @@
     │   ├── ModelError        the model failed, or returned something that does not fit its batch
     │   └── SinkError         writing failed (full disk, no permission, an encoder)
     ├── DeviceError           a device refused or lost work; every fence behind it fails with this cause
+    │   └── CorruptionError   bytes changed on their way: found by `verify=True`; carries batch or put, and leaf
     ├── BoundError            a bound was reached (time or bytes); also a TimeoutError
     └── InternalError         our bug: please report it
 
@@ -25,6 +26,7 @@ from typing import Any
 
 __all__ = [
     "BoundError",
+    "CorruptionError",
     "DeviceError",
     "InterlockError",
     "InternalError",
@@ -114,6 +116,23 @@ class SinkError(PeerError):
 
 class DeviceError(InterlockError):
     """A device refused or lost work."""
+
+
+class CorruptionError(DeviceError):
+    """Bytes are not what they were when they were handed over.
+
+    Args:
+        what: As in `InterlockError`.
+        number: Number of the batch in its epoch, or of the put in its drain.
+        leaf: Name of the leaf; empty for a lone array.
+        why: As in `InterlockError`.
+        hint: As in `InterlockError`.
+    """
+
+    def __init__(self, what: str, *, number: int, leaf: str, why: str = "", hint: str = "") -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.number = number
+        self.leaf = leaf
 
 
 class BoundError(InterlockError, TimeoutError):

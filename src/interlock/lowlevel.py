@@ -20,6 +20,15 @@ from interlock._core._events import (
     observe,
 )
 from interlock._core._fence import Fence, HostTimeline, Timeline
+from interlock._core._handover import (
+    Carried,
+    Leaf,
+    Part,
+    Placement,
+    Receiver,
+    StreamDevice,
+    SupportsReceiver,
+)
 from interlock._core._lease import Lease, LeaseState, SlotIndex
 from interlock._core._loan import Loan
 from interlock._core._memory import HostMemory
@@ -30,16 +39,20 @@ from interlock._core._protocols import (
     Export,
     Framework,
     Memory,
+    Piece,
+    Pieces,
     ShardContent,
     ShardWriter,
     Sink,
     Source,
+    SupportsDeviceArrays,
     SupportsIds,
     SupportsReadInto,
 )
 from interlock._core._queue import Operation, OperationQueue
 from interlock._core._ring import Ring, RingStatistics
 from interlock._core._sites import here
+from interlock._core._spans import Span
 from interlock._core._tree import Structure, flatten
 from interlock._waiting import Inbox, wait
 from interlock.devices import HostDevice, Schedule, SimulatedDevice, open_device, parse_schedule
@@ -49,6 +62,7 @@ __all__ = [
     "Access",
     "Alloc",
     "AllocationId",
+    "Carried",
     "Claim",
     "Device",
     "DeviceArray",
@@ -64,13 +78,19 @@ __all__ = [
     "HostTimeline",
     "HostWait",
     "Inbox",
+    "Leaf",
     "Lease",
     "LeaseState",
     "Loan",
     "Memory",
     "Operation",
     "OperationQueue",
+    "Part",
     "Pattern",
+    "Piece",
+    "Pieces",
+    "Placement",
+    "Receiver",
     "Record",
     "Region",
     "Ring",
@@ -85,9 +105,13 @@ __all__ = [
     "SlotMemory",
     "SlotPool",
     "Source",
+    "Span",
+    "StreamDevice",
     "Structure",
+    "SupportsDeviceArrays",
     "SupportsIds",
     "SupportsReadInto",
+    "SupportsReceiver",
     "Timeline",
     "Wait",
     "flatten",

@@ -87,7 +87,8 @@ def test_a_feed_that_does_not_wait_for_its_copy_is_found(monkeypatch):
 
 def test_a_feed_that_refills_its_staging_before_the_copy_has_read_it_is_found(monkeypatch):
     def returned(staging: Any, reference: Any) -> None:
-        staging.ring.retire(staging._loans.pop(reference))
+        lease, _ = staging._loans.pop(reference)
+        staging.ring.retire(lease)
         staging.ring.collect()
 
     monkeypatch.setattr("interlock.feed._staging.Staging.returned", returned)

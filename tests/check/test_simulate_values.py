@@ -264,8 +264,9 @@ def test_one_simulation_at_a_time():
         pass
 
 
-def test_feed_and_drain_use_the_same_device():
+def test_a_feed_to_cuda_gives_tensors_of_the_simulated_device():
     data = np.arange(12, dtype=np.float32).reshape(6, 2)
     with _simulate.activate("lazy"):
-        batches = [np.asarray(batch).copy() for batch in interlock.Feed(data, batch_size=3, device="cuda")]
-    assert [batch.shape for batch in batches] == [(3, 2), (3, 2)]
+        batches = list(interlock.Feed(data, batch_size=3, to="torch", device="cuda"))
+        assert all(batch.is_cuda for batch in batches)
+        assert np.array_equal(np.concatenate([(batch + 1).cpu().numpy() for batch in batches]), data + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from interlock.check._watch._ledger import Ledger, Loan, always
 from interlock.check._watch._liveness import constant_keys, live_names, names_in_line, strength_of_line
 from interlock.check._watch._memory import Memory, keeper_of, leaves, span_of
+from interlock.check._watch._numpy import _runs_elsewhere
 from interlock.check._watch._patches import Patches
 
 # -------------------------------------------------------------------- which variables are read again
@@ -218,3 +220,30 @@ def test_patches_are_undone_in_the_opposite_order_and_inherited_ones_removed():
     patches.undo()
     assert Derived().method() == "base"
     assert "method" not in vars(Derived)
+
+
+# -------------------------------------------------------------------- which thread a producer runs on
+
+
+def test_a_producer_that_another_thread_is_inside_of_is_told_apart():
+    """Between two items, and on the thread that asks, it is not."""
+    inside, looked, own = threading.Event(), threading.Event(), []
+
+    def producer():
+        own.append(_runs_elsewhere(sys._getframe()))
+        yield 0
+        inside.set()
+        assert looked.wait(10)
+        yield 1
+
+    items = producer()
+    next(items)
+    found = [_runs_elsewhere(items.gi_frame)]
+    thread = threading.Thread(target=lambda: next(items))
+    thread.start()
+    assert inside.wait(10)
+    found.append(_runs_elsewhere(items.gi_frame))
+    looked.set()
+    thread.join()
+    found.append(_runs_elsewhere(items.gi_frame))
+    assert (own, found) == ([False], [False, True, False])

@@ -28,15 +28,34 @@ from interlock.errors import (
 
 CORE = Path(inspect.getfile(errors)).parent / "_core"
 NOT_FOR_OTHERS = {
-    "Columns",
+    "HostBlock",
     "LEAF",
+    "Level",
+    "Mark",
+    "MarkedSpans",
+    "Marks",
     "OURS",
     "Points",
+    "Poison",
+    "Report",
+    "Sums",
+    "about",
+    "copy_name",
+    "current",
+    "difference",
     "emit",
+    "expect",
+    "expected",
     "host_timeline",
+    "host_track",
     "is_past",
+    "listen",
     "new_allocation_id",
     "observed",
+    "report",
+    "sums_of",
+    "timed",
+    "traced",
 }
 """Public inside the package: what only devices and the core itself call, and aliases for annotations."""
 

@@ -11,7 +11,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from interlock.drain import Drain, open_sink, read_status, verify_sink
-from interlock.drain._files import digest_of, seal, size_of, unseal
+from interlock.drain._digests import digest_of
+from interlock.drain._files import seal, size_of, unseal
 from interlock.drain._ids import encode_ids
 from interlock.drain._manifest import ShardRecord
 from interlock.errors import SinkConflictError

@@ -97,6 +97,20 @@ class Placement:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes of a batch that come from elsewhere than the staging side of its slot.
+
+    Attributes:
+        offset_bytes: Where they belong in the batch.
+        memory: Where they are; the copy stream is ordered behind whoever wrote them.
+    """
+
+    offset_bytes: int
+    memory: Memory
+
+
+@final
 @dataclass(slots=True)
 class Carried:
     """A batch on its way to its consumer.
@@ -125,10 +139,19 @@ class Receiver(Protocol):
         """Whether each slot needs a device side, which `carry` finds in `SlotMemory.device`."""
         ...
 
-    def carry(self, slot: SlotMemory, leaves: Sequence[Leaf], size_bytes: int) -> Carried:
+    def carry(
+        self, slot: SlotMemory, leaves: Sequence[Leaf], size_bytes: int, parts: Sequence[Part] = ()
+    ) -> Carried:
         """Queue the copy of the first `size_bytes` bytes of a filled slot. Called on worker threads, several at once.
 
+        Args:
+            slot: The slot.
+            leaves: What the batch has, with the shapes that the consumer is to see.
+            size_bytes: Bytes of the batch.
+            parts: Where its bytes are if not all are in the slot: then these alone are copied.
+
         Raises:
+            UsageError: The framework has no array of some dtype, or cannot take `parts`.
             MemoryError: The framework has no memory for it.
         """
         ...

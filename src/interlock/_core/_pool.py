@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from interlock._core._protocols import Device, Memory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class SlotMemory:
-    """The bytes of one slot.
+    """The bytes of one slot. Who keeps more for a slot can hold this object weakly.
 
     Attributes:
         staging: Host memory that the device can copy to and from.
@@ -71,6 +71,11 @@ class SlotPool:
             self.allocated_bytes += size_bytes
             self._slots[slot] = SlotMemory(staging, device)
             return self._slots[slot]
+
+    def fits(self, slot: SlotIndex, size_bytes: int) -> bool:
+        """Tell whether a slot has memory enough, so that `memory` need not make any."""
+        known = self._slots.get(slot)
+        return known is not None and known.staging.size_bytes >= size_bytes
 
     def drop(self, slot: SlotIndex) -> None:
         """Give the memory of a free slot back to the device."""

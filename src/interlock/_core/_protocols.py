@@ -125,6 +125,34 @@ class DeviceArray:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A block of an array that lies in several parts.
+
+    Attributes:
+        array: The block. It must be stable.
+        first: Where its first element is in the whole array, one number per axis.
+    """
+
+    array: DeviceArray
+    first: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """An array that lies in several parts, on one device or several.
+
+    Attributes:
+        shape: Shape of the whole. First axis: rows.
+        dtype: As in `DeviceArray`.
+        pieces: The parts: together the whole, none twice, in the order of `first`.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Export:
     """How to get the value that an array holds now.
 
@@ -151,6 +179,11 @@ class Framework(Protocol):
         """`numpy`, `torch`, `jax`."""
         ...
 
+    @property
+    def immutable(self) -> bool:
+        """Whether programs cannot write to this framework's arrays."""
+        ...
+
     def owns(self, value: object) -> bool:
         """Tell whether `value` is one of this framework's arrays."""
         ...
@@ -159,8 +192,17 @@ class Framework(Protocol):
         """Tell whether `model` is a callable that wants this framework's arrays and no others."""
         ...
 
-    def prepare(self, model: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return `model` as it is called to predict: without gradients, and with its layers in that mode."""
+    def home(self, model: object) -> str:
+        """Return the device that `model` runs on as it is: where its weights are, else `default_device()`."""
+        ...
+
+    def prepare(self, model: Callable[[Any], Any], device: str) -> Callable[[Any], Any]:
+        """Return `model` as it is called to predict: without gradients, with its layers in that mode.
+
+        Args:
+            model: What `runs` said yes to, or any callable.
+            device: Name of the device that batches go to; weights that are elsewhere are moved.
+        """
         ...
 
     def fingerprint(self, model: object) -> str | None:
@@ -188,6 +230,16 @@ class Framework(Protocol):
         """
         ...
 
+    def read_back(self, array: Any) -> npt.NDArray[Any] | None:
+        """Return the bytes that an array holds now, in C order; None if the program gave it away (donated, deleted).
+
+        Ordering:
+            In the order of the stream that is the framework's current one on this thread.
+
+        Blocks: until they are on the host.
+        """
+        ...
+
     def export(self, value: Any, *, borrow: bool) -> Export:
         """Take the value that `value` holds at this point of its producer's order.
 
@@ -197,6 +249,32 @@ class Framework(Protocol):
 
         Raises:
             UsageError: The value cannot come to the host (a deleted buffer, a dtype that NumPy lacks).
+        """
+        ...
+
+
+class SupportsDeviceArrays(Protocol):
+    """A framework whose arrays may lie on devices that are driven here too. Asked by attribute, not by `isinstance`."""
+
+    def device_arrays(
+        self, value: Any, *, borrow: bool, open_device: Callable[[str], Device]
+    ) -> DeviceArray | Pieces | None:
+        """Take the value that `value` holds at this point of its producer's order, and leave it on its device.
+
+        Args:
+            value: One of this framework's arrays.
+            borrow: The caller promises not to change or donate `value` until it has landed: no snapshot is taken.
+            open_device: Opens the device that a name like `cuda:0` stands for.
+
+        Returns:
+            Stable memory: the framework's own snapshot, or with `borrow` the array itself; None if `export` is the way.
+
+        Ordering:
+            The snapshot comes before whatever the program queues on the array's stream from now on.
+
+        Raises:
+            UsageError: The value cannot be drained; the message says why and what can.
+            DeviceError: There is no memory for the snapshot.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The command line: `interlock check`, `interlock predict`, `interlock status`, `interlock verify`.
+"""The command line: `interlock` with `check`, `doctor`, `predict`, `status`, `trace` and `verify`.
 
 One file a command: parse, call, render. `_exits` alone decides what an error looks like and which exit code it has.
 """
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from interlock.cli._check import check
+from interlock.cli._doctor import doctor
 from interlock.cli._exits import Exit, guarded
 from interlock.cli._predict import predict
 from interlock.cli._status import status
+from interlock.cli._trace import trace
 from interlock.cli._verify import verify
 
 if TYPE_CHECKING:
@@ -34,8 +36,10 @@ def _commands(context: click.Context) -> int:
 
 
 _commands.add_command(check)
+_commands.add_command(doctor)
 _commands.add_command(predict)
 _commands.add_command(status)
+_commands.add_command(trace)
 _commands.add_command(verify)
 
 

@@ -38,6 +38,8 @@ class Exit(IntEnum):
     """From any command, with a traceback: our own bug."""
     HAZARDS = 1
     """From `interlock check`: there are hazards."""
+    BROKEN = 1
+    """From `interlock doctor`: something that is installed does not work."""
     USAGE = 2
     """The command, the model, the source or the sink is not what it should be."""
     FAILED = 3

@@ -32,7 +32,6 @@ class Settings:
         batch_size: Rows of a batch.
         workers: Threads that read; None for the feed's default.
         depth: Batches made ahead.
-        device: Where batches go.
         restart: Discard what the sink holds.
         allow_nan: Write rows that hold NaN.
         shard_bytes: Size at which a shard is committed.
@@ -41,7 +40,6 @@ class Settings:
     batch_size: int
     workers: int | None
     depth: int
-    device: str
     restart: bool
     allow_nan: bool
     shard_bytes: int
@@ -137,7 +135,7 @@ class Job:
             todo,
             batch_size=settings.batch_size,
             to=self._model.to,
-            device=settings.device,
+            device=self._model.device,
             workers=settings.workers,
             depth=settings.depth,
             ids=True,

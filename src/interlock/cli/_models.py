@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from interlock.feed.sources import LoadedObject
     from interlock.lowlevel import Framework
 
-To: TypeAlias = Literal["numpy", "torch", "jax"]
+To: TypeAlias = Literal["numpy", "torch", "jax", "cupy"]
 
 _IDS_SHOWN = 5
 
@@ -32,11 +32,13 @@ class Model:
     Attributes:
         text: What the user called it.
         to: Whose arrays it wants.
+        device: Where its batches go.
         fingerprint: Plain values that differ when its outputs may.
     """
 
     text: str
     to: To
+    device: str
     fingerprint: dict[str, Any]
     _call: Callable[[Any], Any]
 
@@ -85,12 +87,13 @@ class Model:
                 )
 
 
-def open_model(text: str, to: str | None) -> Model:
+def open_model(text: str, to: str | None, device: str) -> Model:
     """Load the model that `text` names.
 
     Args:
         text: `file.py:NAME` or `package.module:NAME`; a class, or a function without parameters, is called to get it.
         to: Whose arrays it wants, if the user said so. Default: what the model says, else `numpy`.
+        device: Where batches go; `auto` for where the model is.
 
     Raises:
         UsageError: There is no such model, it cannot be called, or wants other arrays than `to`.
@@ -110,7 +113,8 @@ def open_model(text: str, to: str | None) -> Model:
         "weights": framework.fingerprint(value),
         "to": framework.name,
     }
-    return Model(text, cast("To", framework.name), fingerprint, framework.prepare(value))
+    where = framework.home(value) if device == "auto" else device
+    return Model(text, cast("To", framework.name), where, fingerprint, framework.prepare(value, where))
 
 
 def _made(text: str, loaded: LoadedObject) -> Any:

@@ -57,10 +57,15 @@ _POSITIVE = click.IntRange(min=1)
     "--workers", type=click.IntRange(min=0), help="Threads that read samples. [default: one per processor, at most 8]"
 )
 @click.option("--depth", type=_POSITIVE, default=2, show_default=True, help="Batches made ahead.")
-@click.option("--device", default="auto", show_default=True, help="Where batches go: auto, host, simulated:SCHEDULE.")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="Where batches and model go: auto (where the model is), host, cuda, cuda:N, simulated:SCHEDULE.",
+)
 @click.option(
     "--to",
-    type=click.Choice(["numpy", "torch", "jax"]),
+    type=click.Choice(["numpy", "torch", "jax", "cupy"]),
     help="Arrays for a MODEL that does not say which. [default: numpy]",
 )
 @click.option("--limit", type=_POSITIVE, help="Only the first N rows of SOURCE.")
@@ -97,7 +102,7 @@ def predict(model: str, source: str, sink: str, *, as_json: bool, quiet: bool, *
     _check_apart(source, sink)
     if options["device"] != "auto":
         open_device(options["device"])  # a mistake should show before the sink is touched
-    called = open_model(model, options["to"])
+    called = open_model(model, options["to"], options["device"])
     fingerprint = {"model": called.fingerprint, "source": rows.fingerprint()}
     settings = Settings(**{name: options[name] for name in Settings.__dataclass_fields__})
     asked: Source = rows if options["limit"] is None else Head(rows, options["limit"])

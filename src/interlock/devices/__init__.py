@@ -37,11 +37,12 @@ def open_device(device: str | Device) -> Device:
     """Return the device that `device` names, or `device` itself if it is one.
 
     Args:
-        device: `host` (also `cpu`), `simulated` or `simulated:SCHEDULE`, in a simulation also `cuda`, or an object
-            with the methods of `Device`.
+        device: `host` (also `cpu`), `cuda` (the calling thread's current device) or `cuda:N`, `simulated` or
+            `simulated:SCHEDULE`, or an object with the methods of `Device`. In a simulation `cuda` is simulated.
 
     Raises:
-        UsageError: There is no such device here.
+        UsageError: There is no such device here; the message says what there is.
+        DeviceError: The device is lost, or was opened before a fork.
     """
     if not isinstance(device, str):
         return device
@@ -50,6 +51,14 @@ def open_device(device: str | Device) -> Device:
         return _stand_ins[kind]
     if kind in {"host", "cpu"} and not argument:
         return HostDevice()
+    if kind == "cuda":
+        return _open_cuda(argument)
     if kind == "simulated":
         return SimulatedDevice(argument or "lazy")
-    raise UsageError(f"no device is called {device!r}", hint="use host, or simulated:SCHEDULE to test")
+    raise UsageError(f"no device is called {device!r}", hint="use host, cuda, cuda:N, or simulated:SCHEDULE to test")
+
+
+def _open_cuda(argument: str) -> Device:
+    from interlock.devices._cuda import open_cuda  # noqa: PLC0415 - nobody else pays for it
+
+    return open_cuda(argument)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, final
 
 from interlock._core._events import Access, Record, Wait, emit, host_timeline, observed
 from interlock._core._fence import Fence
+from interlock._core._marks import Mark, MarkedSpans
 from interlock._core._memory import HostMemory
 from interlock._core._queue import Operation, OperationQueue
 from interlock._core._sites import here
+from interlock._core._spans import expect, timed
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class HostDevice:
     def __init__(self) -> None:
         self._streams: dict[str, OperationQueue] = {}
         self._lock = threading.RLock()
+        self._marked = MarkedSpans()
 
     def __repr__(self) -> str:
         return "HostDevice()"
@@ -46,9 +49,9 @@ class HostDevice:
         """As in `Device`: page-aligned."""
         return HostMemory.allocate(size_bytes, self.name, on_device=False)
 
-    def allocate_host(self, size_bytes: int) -> HostMemory:
-        """As in `Device`; the same as `allocate`."""
-        return self.allocate(size_bytes)
+    def allocate_host(self, size_bytes: int, *, shared: bool = False) -> HostMemory:
+        """As in `Device`; without `shared` the same as `allocate`."""
+        return HostMemory.allocate(size_bytes, self.name, on_device=False, shared=shared)
 
     def stream(self, name: str) -> OperationQueue:
         """As in `Device`."""
@@ -70,6 +73,7 @@ class HostDevice:
         def run() -> None:
             target.view()[:] = source.view()
 
+        run = timed(run, queue.name, "copy", target.size_bytes)
         self._put(queue, Operation("copy", run, touches=(target.region, source.region)))
 
     def wait(self, stream: Timeline, fence: Fence) -> None:
@@ -87,6 +91,27 @@ class HostDevice:
         if observed():
             emit(Record(queue.name, tick, here()))
         return Fence([(queue, tick)])
+
+    def mark(self, stream: Timeline) -> Mark:
+        """As in `Marks`."""
+        queue, mark = self._own(stream), Mark(stream.name)
+        with self._lock:
+            self._put(queue, Operation("mark", mark.take))
+            mark.fence = Fence([(queue, queue.queued)])
+        expect(self)
+        return mark
+
+    def report_between(self, start: Mark, end: Mark, name: str, *, size_bytes: int = 0, number: int = -1) -> None:
+        """As in `Marks`."""
+        self._marked.add(start, end, name, size_bytes, number)
+
+    def report_due(self) -> None:
+        """As in `Marks`."""
+        self._marked.report_due()
+
+    def unreported(self) -> Fence:
+        """As in `Marks`."""
+        return self._marked.unreported()
 
     def _own(self, stream: Timeline) -> OperationQueue:
         queue = self._streams.get(stream.name.removeprefix("host/"))

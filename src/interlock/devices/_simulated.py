@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, final
 
 from interlock._core._events import Access, Record, Wait, emit, host_timeline, observed
 from interlock._core._fence import Fence
+from interlock._core._marks import Mark, MarkedSpans
 from interlock._core._memory import HostMemory
 from interlock._core._queue import Operation, OperationQueue, is_past
 from interlock._core._sites import here
+from interlock._core._spans import copy_name, expect, timed
 from interlock.devices._schedules import Lazy, Schedule, parse_schedule
 from interlock.errors import UsageError
 
@@ -52,6 +54,7 @@ class SimulatedDevice:
         self._streams: dict[str, OperationQueue] = {}
         self._queries: dict[str, int] = {}
         self._lock = threading.RLock()
+        self._marked = MarkedSpans()
 
     def __repr__(self) -> str:
         return f"SimulatedDevice({str(self.schedule)!r})"
@@ -70,12 +73,12 @@ class SimulatedDevice:
         """As in `Device`: poisoned."""
         return self._poisoned(size_bytes, on_device=True)
 
-    def allocate_host(self, size_bytes: int) -> HostMemory:
+    def allocate_host(self, size_bytes: int, *, shared: bool = False) -> HostMemory:
         """As in `Device`: poisoned."""
-        return self._poisoned(size_bytes, on_device=False)
+        return self._poisoned(size_bytes, on_device=False, shared=shared)
 
-    def _poisoned(self, size_bytes: int, *, on_device: bool) -> HostMemory:
-        memory = HostMemory.allocate(size_bytes, self._name, on_device=on_device)
+    def _poisoned(self, size_bytes: int, *, on_device: bool, shared: bool = False) -> HostMemory:
+        memory = HostMemory.allocate(size_bytes, self._name, on_device=on_device, shared=shared)
         _poison(memory)
         return memory
 
@@ -91,7 +94,7 @@ class SimulatedDevice:
         if target.size_bytes != source.size_bytes:
             raise UsageError(f"cannot copy {source.size_bytes} bytes to {target.size_bytes}")
         self._own(stream)
-        lands_on_host = isinstance(target, HostMemory) and not target.on_device
+        lands_on_host = not _is_on_device(target)
         with self._lock:
             if lands_on_host and not target.region.overlaps(source.region) and not self._is_touched(target):
                 _poison(target)
@@ -99,6 +102,8 @@ class SimulatedDevice:
         def run() -> None:
             target.view()[:] = source.view()
 
+        name = copy_name(from_device=_is_on_device(source), to_device=_is_on_device(target))
+        run = timed(run, stream.name, name, target.size_bytes)
         self.launch(stream, run, reads=[source], writes=[target], name="copy")
 
     def launch(
@@ -179,6 +184,28 @@ class SimulatedDevice:
             emit(Record(queue.name, tick, here()))
         return Fence([(queue, tick)])
 
+    def mark(self, stream: Timeline) -> Mark:
+        """As in `Marks`."""
+        queue, mark = self._own(stream), Mark(stream.name)
+        with self._lock:
+            queue.put(Operation("mark", mark.take))
+            mark.fence = Fence([(queue, queue.queued)])
+            self._offer()
+        expect(self)
+        return mark
+
+    def report_between(self, start: Mark, end: Mark, name: str, *, size_bytes: int = 0, number: int = -1) -> None:
+        """As in `Marks`."""
+        self._marked.add(start, end, name, size_bytes, number)
+
+    def report_due(self) -> None:
+        """As in `Marks`."""
+        self._marked.report_due()
+
+    def unreported(self) -> Fence:
+        """As in `Marks`."""
+        return self._marked.unreported()
+
     def _own(self, stream: Timeline) -> OperationQueue:
         queue = self._streams.get(stream.name.removeprefix(f"{self._name}/"))
         if queue is None or queue is not stream:
@@ -250,6 +277,10 @@ class SimulatedDevice:
                 else:
                     foreign.append((timeline, tick))
         return frozenset(found), foreign
+
+
+def _is_on_device(memory: Memory) -> bool:
+    return not isinstance(memory, HostMemory) or memory.on_device
 
 
 def _poison(memory: Memory) -> None:

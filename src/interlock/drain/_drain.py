@@ -18,6 +18,7 @@ from interlock.drain._ids import IdSet, IdView, as_ids, first_of_each, kind_of
 from interlock.drain._intake import Intake
 from interlock.drain._jobs import FailJob, FlushJob, Link
 from interlock.drain._leaves import Leaf, leaves_of
+from interlock.drain._null import NULL, NullStore
 from interlock.drain._resume import pending_source
 from interlock.drain._run import plain_fingerprint
 from interlock.drain._store import Store
@@ -56,7 +57,7 @@ class DrainStatistics:
         copy_s: Seconds that `put` spent copying host arrays.
         land_s: Seconds that the writer waited for values to land: the producer is slower than the writer.
         encode_s: Seconds spent in the sink's format.
-        hash_s: Seconds spent on hashes.
+        hash_s: Seconds that hashes took beyond the syncing, beside which they are computed.
         sync_s: Seconds spent on syncing, renaming and recording.
         held_bytes: Bytes of the budget in use now.
         host_syncs: How often a put made the host wait for a device.
@@ -91,18 +92,24 @@ class Drain:
     Use it in a `with` block: leaving it commits everything that was put, also when an exception is the reason.
 
     Args:
-        sink: `parquet:PATH` or `npy:PATH`; the folder is made if it is not there.
+        sink: `parquet:PATH` or `npy:PATH`; the folder is made if it is not there. Or `null:`, for measuring: rows come
+            to the host, are counted and are forgotten. Then *committed* means counted: nothing is on any storage.
         fingerprint: The conditions under which the rows are made, as plain JSON values. A sink that was written under
             others is refused; None skips the comparison.
         total: Rows that there will be, so that a status can tell what is missing.
         restart: Discard what is in the sink, if it is ours.
         borrow: The caller promises not to change or donate an array before its ticket is `written` (device memory:
             before it has `landed`): no snapshot is taken.
-        budget_bytes: Most bytes of rows between `put` and the sink. `put` blocks while they are in use.
+        budget_bytes: Most bytes of rows between `put` and the sink, on the host; snapshots on devices take at most as
+            much there. `put` blocks while they are in use. A row that is larger travels alone, through slots of half
+            the budget into host memory of its own: so then the host holds that row and the budget.
         shard_bytes: Size at which a shard is committed.
         commit_interval_s: Age at which it is.
         nan: `fail` records rows with a NaN as failed in place of writing them.
         timeout_s: Bound on every wait, in seconds.
+        verify: Compare what the writer gets, before and after it writes, with what was put, and overwrite slots that
+            come back with 0xFF. What differs fails the drain with a `CorruptionError`, and is not committed unless its
+            shard was full. This is for finding faults: each put copies its arrays once more and waits for them.
 
     Raises:
         UsageError: An argument is out of range, or there is no such sink.
@@ -131,6 +138,7 @@ class Drain:
         commit_interval_s: float = 30.0,
         nan: Literal["keep", "fail"] = "keep",
         timeout_s: float = 600.0,
+        verify: bool = False,
     ) -> None:
         positive = {"budget_bytes": budget_bytes, "shard_bytes": shard_bytes, "timeout_s": timeout_s}
         for name, value in positive.items():
@@ -141,7 +149,12 @@ class Drain:
         if total is not None and total < 0:
             raise UsageError(f"total is {total}", why="it is a number of rows")
         self.sink = sink
-        self._store = Store(sink, fingerprint=plain_fingerprint(fingerprint), total=total, restart=restart)
+        conditions = plain_fingerprint(fingerprint)
+        self._store: Store | NullStore
+        if sink == NULL:
+            self._store = NullStore(fingerprint=conditions, total=total)
+        else:
+            self._store = Store(sink, fingerprint=conditions, total=total, restart=restart)
         self._seen = IdSet()
         self._link = Link()
         self._lock = threading.Lock()
@@ -151,7 +164,7 @@ class Drain:
         self._rows_put = 0
         self._rows_duplicate = 0
         self._duplicate_syncs = 0
-        self._stored = StoredRows(self._store)
+        self._stored = StoredRows(self._store) if isinstance(self._store, Store) else None
         self._ids_kind = self._store.run.ids
         self._writer = Writer(self._store, self._link, WriterSettings(shard_bytes, commit_interval_s, nan, timeout_s))
         self._intake = Intake(
@@ -162,6 +175,7 @@ class Drain:
             budget_bytes=budget_bytes,
             borrow=borrow,
             timeout_s=timeout_s,
+            verify=verify,
         )
         self._writer.start()
         self._forgotten = weakref.finalize(self, _forget, self._writer)
@@ -196,25 +210,30 @@ class Drain:
         Args:
             ids: One int or str per row, as a sequence or array; one kind in all of a sink. An id that came before is
                 dropped if its row has the same bytes.
-            outputs: An array, or nested dicts and tuples of arrays (NumPy, PyTorch, JAX, `DeviceArray`) whose first
-                axis is rows. Names, dtypes and row shapes are the same in every put.
+            outputs: An array, or nested dicts and tuples of arrays (NumPy, PyTorch, JAX, CuPy, `DeviceArray`) whose
+                first axis is rows. Names, dtypes and row shapes are the same in every put.
 
         Returns:
             A ticket that tells how far the rows are.
 
         Ordering:
             After this returns the caller may change, donate or overwrite the arrays, in its own order: host arrays at
-            once, device arrays on the streams that their `ready` names. Not with `borrow`.
+            once, JAX arrays as JAX orders it, PyTorch tensors and CuPy arrays on the stream that is current now on
+            their device, a `DeviceArray` on the streams that its `ready` names. Not with `borrow`. A tensor that
+            another stream makes is put inside `with torch.cuda.stream(...)`.
 
         Copies: once to the host; device arrays also once on the device, unless `borrow`.
 
-        Blocks: while the budget is in use; for rows that came before; and for a device array that no stream orders.
+        Blocks: while the budget is in use; for rows that came before; for a row larger than the budget; and for a
+            `DeviceArray` that no stream orders. The first puts also make the slots.
 
         Raises:
             UsageError: Ids or outputs do not fit; the message names the leaf or the id. Nothing of the put is written,
                 except for rows before an id that came twice with other bytes.
             SinkError: Writing failed, now or before.
-            BoundError: A row is larger than the budget, or the wait for it was longer than `timeout_s`.
+            DeviceError: A device has no memory for the snapshot or for a slot. Nothing of the put is written, if it
+                fits the budget; the drain goes on.
+            BoundError: The wait for room was longer than `timeout_s`.
         """
         with self._owned():
             row_ids = as_ids(ids)
@@ -373,7 +392,8 @@ class Drain:
             self._intake.collect()
         stored = known & self._store.committed.contains_many(ids)
         same = np.flatnonzero(stored)
-        self._stored.refuse_other_bytes(ids[same], rows[same], {leaf.name: leaf.value[same] for leaf in held})
+        if self._stored is not None:
+            self._stored.refuse_other_bytes(ids[same], rows[same], {leaf.name: leaf.value[same] for leaf in held})
         self._rows_duplicate += len(same)
         again = known & ~stored  # came before as failed rows, and so may come again
         return landings + (self._put_rows(ids[again], rows[again], _select(held, again)) if again.any() else [])

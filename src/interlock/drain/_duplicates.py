@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from interlock._core._protocols import DeviceArray
+from interlock._core._fence import Fence
+from interlock._core._protocols import Export
 from interlock._waiting import wait
+from interlock.drain._blocks import blocks_of, landed_of, size_of
 from interlock.drain._ids import decode_ids
 from interlock.errors import UsageError
 
@@ -34,18 +36,23 @@ def fetch(leaf: Leaf, timeout_s: float) -> npt.NDArray[Any]:
 
     Blocks: until they are there.
     """
-    taken = leaf.take(0, leaf.rows, borrow=True)
+    taken = leaf.found(borrow=True).take(0, leaf.rows, borrow=True)
     what = f"the rows of output {leaf.name!r} that came twice"
-    if not isinstance(taken, DeviceArray):
+    if isinstance(taken, Export):
         wait(taken.ready, timeout_s=timeout_s, what=what)
         return np.array(taken.read())
-    size_bytes = leaf.rows * leaf.row_bytes
-    host = taken.device.allocate_host(size_bytes)
-    stream = taken.device.stream("drain")
-    taken.device.wait(stream, taken.ready)
-    taken.device.copy(host, taken.memory.slice(0, size_bytes), stream)
-    wait(taken.device.record(stream), timeout_s=timeout_s, what=what)
-    return np.frombuffer(host.view(), np.dtype(taken.dtype)).reshape(taken.shape)
+    blocks = blocks_of(taken)
+    host = blocks[0].array.device.allocate_host(size_of(taken))
+    copies = []
+    for block in blocks:
+        device, stream = block.array.device, block.array.device.stream("drain")
+        device.wait(stream, block.array.ready)
+        device.copy(
+            host.slice(block.offset_bytes, block.size_bytes), block.array.memory.slice(0, block.size_bytes), stream
+        )
+        copies.append(device.record(stream))
+    wait(Fence.EMPTY.join(*copies), timeout_s=timeout_s, what=what)
+    return landed_of(taken).read(host.view(), 0)
 
 
 @final

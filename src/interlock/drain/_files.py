@@ -1,8 +1,7 @@
-"""Files made durable: sync, hash, replace."""
+"""Files made durable: sync, replace, seal."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -43,21 +42,6 @@ def sync_shard(path: Path) -> None:
 def size_of(path: Path) -> int:
     """Return the bytes of a shard."""
     return sum(file.stat().st_size for file in files_of(path))
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a shard: of the file, or of the sorted names and digests of a folder's files."""
-    if not path.is_dir():
-        return _digest_file(path)
-    whole = hashlib.sha256()
-    for file in files_of(path):
-        whole.update(f"{file.name}\n{_digest_file(file)}\n".encode())
-    return whole.hexdigest()
-
-
-def _digest_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def replace_file(path: Path, content: bytes, temporary: Path) -> None:

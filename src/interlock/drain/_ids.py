@@ -125,11 +125,16 @@ def kind_of(ids: IdArray) -> IdKind:
 
 def first_of_each(ids: IdArray) -> Mask:
     """Return which positions hold an id for the first time in `ids`."""
-    if ids.dtype.kind != "U" and (ids.size < 2 or bool((ids[1:] > ids[:-1]).all())):  # noqa: PLR2004 - a pair
+    if ids.dtype.kind != "U" and _is_rising(ids):
         return np.ones(ids.size, np.bool_)
     first = np.zeros(ids.size, np.bool_)
     first[np.unique(ids, return_index=True)[1]] = True
     return first
+
+
+def _is_rising(numbers: npt.NDArray[Any]) -> bool:
+    """Tell whether each number is larger than the one before, as ids mostly are: so they need not be sorted."""
+    return numbers.size < 2 or bool((numbers[1:] > numbers[:-1]).all())  # noqa: PLR2004 - a pair
 
 
 def encode_ids(ids: IdArray) -> str:
@@ -241,7 +246,8 @@ class IdSet:
                 chunk.update(low.tolist())
                 return len(chunk) - before
             chunk = self._chunks[key] = _bitmap(chunk)
-        low = np.unique(low)
+        if not _is_rising(low):
+            low = np.unique(low)
         fresh = low[~_test(chunk, low)]
         np.bitwise_or.at(chunk, fresh >> 3, _bits(fresh))
         return int(fresh.size)

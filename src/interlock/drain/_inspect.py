@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from interlock.drain._digests import digest_of
 from interlock.drain._failures import Failure, read_failures
-from interlock.drain._files import digest_of, size_of
+from interlock.drain._files import size_of
 from interlock.drain._ids import IdSet, decode_ids, first_of_each
 from interlock.drain._layout import is_locked
 from interlock.drain._manifest import read_manifest, scan_manifest

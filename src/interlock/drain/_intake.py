@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from interlock._core._fence import Fence
-from interlock._core._protocols import DeviceArray, Export
+from interlock._core._protocols import Export
+from interlock._core._spans import about
 from interlock._waiting import wait
 from interlock.devices import HostDevice
+from interlock.drain._blocks import blocks_of, landed_of, size_of
 from interlock.drain._jobs import Landing, Rejected, RowsJob, Written
 from interlock.drain._leaves import aligned, chunk_bytes, column_of, rows_that_fit
 from interlock.drain._schema import check_same
+from interlock.drain._spans import jobs_waiting, span
 from interlock.drain._staging import Staging
+from interlock.drain._verify import Poisoner, sums_at_put
 from interlock.errors import BoundError
 
 if TYPE_CHECKING:
@@ -23,12 +28,18 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from interlock._core._protocols import Device
+    from interlock._core._protocols import Device, DeviceArray, Pieces
+    from interlock._core._sums import Sums
     from interlock.drain._ids import IdArray, IdSet
     from interlock.drain._jobs import Link, Message
-    from interlock.drain._leaves import Leaf
+    from interlock.drain._leaves import Leaf, Taken
     from interlock.drain._schema import Schema
     from interlock.drain._staging import Claim
+
+_MADE_BYTES_PER_S = 4e9
+"""How fast slots are made (pinned, or touched for the first time). So long a put waits for one that comes back, before
+another is made: waiting costs at most as much again, and a link that is busy anyway needs no more slots.
+"""
 
 _MOST_JOBS = 1024
 """Puts between the caller and the writer: a bound for rows so small that their bytes bound nothing."""
@@ -46,6 +57,7 @@ class Intake:
         budget_bytes: Most bytes in use.
         borrow: Whether to take no snapshots.
         timeout_s: Bound on every wait.
+        verify: Whether to take checksums of what is put, and to poison slots that come back.
 
     Attributes:
         last_tick: Tick of the last job.
@@ -64,6 +76,7 @@ class Intake:
         budget_bytes: int,
         borrow: bool,
         timeout_s: float,
+        verify: bool = False,
     ) -> None:
         self._link = link
         self._seen = seen
@@ -72,8 +85,11 @@ class Intake:
         self._budget_bytes = budget_bytes
         self._borrow = borrow
         self._timeout_s = timeout_s
+        self._verify = verify
+        self._number = -1
         self._stagings: dict[int, Staging] = {}
         self._host: Device = HostDevice()
+        self._large: dict[str, npt.NDArray[np.uint8]] = {}
         self._jobs = 0
         self._stable_bytes = 0
         self.last_tick = 0
@@ -97,7 +113,7 @@ class Intake:
         Raises:
             UsageError: They differ, or sinks do not store a dtype.
         """
-        taken = {leaf.name: leaf.take(0, min(1, leaf.rows), borrow=True) for leaf in leaves}
+        taken = {leaf.name: leaf.found(borrow=True).take(0, min(1, leaf.rows), borrow=True) for leaf in leaves}
         self._check(taken)
 
     def take(self, ids: IdArray, leaves: list[Leaf]) -> list[Landing]:
@@ -105,30 +121,30 @@ class Intake:
 
         Raises:
             UsageError: The leaves do not look like those before.
-            BoundError: A row is larger than the budget, or the wait for room too long.
+            BoundError: The wait for room was too long.
         """
-        rows = self._chunk_rows(leaves)
+        self._number += 1
+        rows = rows_that_fit(leaves, self._budget_bytes // 2) or rows_that_fit(leaves, self._budget_bytes)
+        if not rows:
+            size = chunk_bytes(leaves, len(ids))
+            with span("put", self._link.subject, self._number, size), about(self._link.subject, self._number):
+                return [self._take_large(ids[row : row + 1], leaves, row) for row in range(len(ids))]
+        chunks = -(-len(ids) // rows)  # of half the budget: one is written while the next is filled
+        rows = -(-len(ids) // chunks)  # all alike, so that slots fit when they are used again
         landings = []
         for start in range(0, len(ids), rows):
             stop = min(start + rows, len(ids))
-            landings.append(self._take_chunk(ids[start:stop], leaves, start, stop))
+            size_bytes = chunk_bytes(leaves, stop - start)
+            self._wait_for_room(partial(self._has_room, size_bytes))
+            with span("put", self._link.subject, self._number, size_bytes), about(self._link.subject, self._number):
+                leaves = [leaf.found(borrow=self._borrow) for leaf in leaves]  # now, so that few snapshots wait
+                landings.append(self._take_chunk(ids[start:stop], leaves, start, stop))
         return landings
 
-    def _chunk_rows(self, leaves: list[Leaf]) -> int:
-        """Return the rows of a chunk: half the budget, so that one can be written while the next is filled."""
-        rows = rows_that_fit(leaves, self._budget_bytes // 2) or rows_that_fit(leaves, self._budget_bytes)
-        if not rows:
-            size_bytes = chunk_bytes(leaves, 1)
-            raise BoundError(
-                f"one row takes {size_bytes:,} bytes",
-                why=f"the drain of {self._sink} may hold {self._budget_bytes:,}",
-                hint=f"raise budget_bytes to {2 * size_bytes} or more",
-            )
-        return rows
+    def _has_room(self, size_bytes: int) -> bool:
+        return self.held_bytes + size_bytes <= self._budget_bytes and self._jobs < _MOST_JOBS
 
     def _take_chunk(self, ids: IdArray, leaves: list[Leaf], start: int, stop: int) -> Landing:
-        size_bytes = chunk_bytes(leaves, stop - start)
-        self._wait_for_room(lambda: self.held_bytes + size_bytes <= self._budget_bytes and self._jobs < _MOST_JOBS)
         taken = {leaf.name: leaf.take(start, stop, borrow=self._borrow) for leaf in leaves}
         schema = self._check(taken)
         stable = {name: one for name, one in taken.items() if isinstance(one, Export) and one.stable}
@@ -139,18 +155,72 @@ class Intake:
         try:
             claims += self._claim(needs)
             readers, fence = self._fill(claims, needs)
+            sums = sums_at_put(leaves, start, stop, self._timeout_s) if self._verify else {}
         except BaseException:
             self._stable_bytes -= held_bytes
-            for claim in claims:
-                claim.cancel(claim.staging.fence_of_copies())
+            self._cancel(claims)
             raise
         for name, export in stable.items():
             readers[name] = export.read
             fence = fence.join(export.ready)
         ordered = {column.name: readers[column.name] for column in schema}
-        return self._hand_over(ids, ordered, claims, fence, held_bytes)
+        return self._hand_over(ids, ordered, claims, fence, held_bytes, sums)
 
-    def _check(self, taken: Mapping[str, Export | DeviceArray]) -> Schema:
+    def _take_large(self, ids: IdArray, leaves: list[Leaf], row: int) -> Landing:
+        """Take a row that no slot can hold: it travels alone, in slabs, into host memory of its own.
+
+        Blocks: until everything before it is written and its values on devices have landed. So those need no snapshot.
+        """
+        self._wait_for_room(lambda: not self.held_bytes and self._jobs < _MOST_JOBS)
+        leaves = [leaf.found(borrow=True) for leaf in leaves]
+        taken = {leaf.name: leaf.take(row, row + 1, borrow=self._borrow) for leaf in leaves}
+        schema = self._check(taken)
+        readers: dict[str, Callable[[], npt.NDArray[Any]]] = {}
+        fence = Fence.EMPTY
+        for name, one in taken.items():
+            if not isinstance(one, Export):
+                readers[name] = self._carry(name, one)
+            elif one.stable:
+                readers[name] = one.read
+                fence = fence.join(one.ready)
+            else:
+                self._settle(one.ready)
+                value = one.read()
+                held = self._own_host(name, value.nbytes).view(value.dtype.newbyteorder("=")).reshape(value.shape)
+                np.copyto(held, value)
+                readers[name] = partial(np.asarray, held)
+        held_bytes = chunk_bytes(leaves, 1)
+        self._stable_bytes += held_bytes
+        ordered = {column.name: readers[column.name] for column in schema}
+        sums = sums_at_put(leaves, row, row + 1, self._timeout_s) if self._verify else {}
+        return self._hand_over(ids, ordered, [], fence, held_bytes, sums)
+
+    def _own_host(self, name: str, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return host memory for a large row: the same for each, because the one before is written by then."""
+        if name not in self._large:
+            self._large[name] = np.empty(size_bytes, np.uint8)
+        return self._large[name]
+
+    def _carry(self, name: str, value: DeviceArray | Pieces) -> Callable[[], npt.NDArray[Any]]:
+        """Copy a device value to host memory of its own, through two slots of half the budget; return its reader."""
+        host = self._own_host(name, size_of(value))
+        slab_bytes = max(1, self._budget_bytes // 2)
+        for block in blocks_of(value):
+            staging = self._staging(block.array.device)
+            claims = self._claim([(staging, {}, slab_bytes)] * 2)
+            try:
+                part = host[block.offset_bytes : block.offset_bytes + block.size_bytes]
+                staging.carry(claims, block.array, part, self._settle)
+            finally:
+                self._cancel(claims)
+        return partial(landed_of(value).read, host.data, 0)
+
+    @staticmethod
+    def _cancel(claims: list[Claim]) -> None:
+        for claim in claims:
+            claim.cancel(claim.staging.fence_of_copies())
+
+    def _check(self, taken: Mapping[str, Taken]) -> Schema:
         """Return the columns of this sink, in their order, if the taken leaves fit them."""
         given = tuple(column_of(name, one) for name, one in taken.items())
         if self._schema is None:
@@ -158,21 +228,21 @@ class Intake:
         check_same(self._schema, given)
         return self._schema
 
-    def _needs(self, taken: Mapping[str, Export | DeviceArray]) -> list[tuple[Staging, dict[str, Any], int]]:
+    def _needs(self, taken: Mapping[str, Taken]) -> list[tuple[Staging, dict[str, Any], int]]:
         """Sort what needs a slot by device: staging, leaves, bytes."""
         groups: dict[int, tuple[Staging, dict[str, Any]]] = {}
         sizes: dict[int, int] = {}
         for name, one in taken.items():
-            device = one.device if isinstance(one, DeviceArray) else self._host
-            staging = self._staging(device)
+            staging = self._staging(self._host if isinstance(one, Export) else blocks_of(one)[0].array.device)
             groups.setdefault(id(staging), (staging, {}))[1][name] = one
-            sizes[id(staging)] = sizes.get(id(staging), 0) + aligned(_size_of(one))
+            sizes[id(staging)] = sizes.get(id(staging), 0) + aligned(_bytes_of(one))
         return [(staging, members, sizes[key]) for key, (staging, members) in groups.items()]
 
     def _staging(self, device: Device) -> Staging:
         key = id(device)
         if key not in self._stagings:
-            self._stagings[key] = Staging(device, self._budget_bytes, snapshot=not self._borrow)
+            poisoner = Poisoner(device, self._timeout_s) if self._verify else None
+            self._stagings[key] = Staging(device, self._budget_bytes, snapshot=not self._borrow, poisoner=poisoner)
         return self._stagings[key]
 
     def _claim(self, needs: list[tuple[Staging, dict[str, Any], int]]) -> list[Claim]:
@@ -181,17 +251,26 @@ class Intake:
         Blocks: until the writer has given enough back.
         """
         claims: list[Claim] = []
-        self._wait_for_room(lambda: self._try_claim(needs, claims))
+        making_s = sum(size_bytes for _, _, size_bytes in needs) / _MADE_BYTES_PER_S
+        try:
+            if not self._jobs or not self._wait(lambda: self._try_claim(needs, claims, patient=True), making_s):
+                self._wait_for_room(lambda: self._try_claim(needs, claims, patient=False))
+        except BaseException:
+            self._cancel(claims)
+            raise
         return claims
 
-    def _try_claim(self, needs: list[tuple[Staging, dict[str, Any], int]], claims: list[Claim]) -> bool:
-        for attempt in range(2):
+    def _try_claim(
+        self, needs: list[tuple[Staging, dict[str, Any], int]], claims: list[Claim], *, patient: bool
+    ) -> bool:
+        for attempt in range(1 if patient else 2):
             if attempt:  # what lies idle may be what is lacking
                 for staging in self._stagings.values():
                     staging.drop_idle()
-            for staging, _, size_bytes in needs:
+            for staging, members, size_bytes in needs:
                 others = sum(other.pool.allocated_bytes for other in self._stagings.values() if other is not staging)
-                claim = staging.claim(size_bytes, self._budget_bytes - self._stable_bytes - others)
+                room_bytes = self._budget_bytes - self._stable_bytes - others
+                claim = staging.claim(size_bytes, room_bytes, members.values(), patient=patient)
                 if claim is None:
                     break
                 claims.append(claim)
@@ -209,15 +288,15 @@ class Intake:
         landed = Fence.EMPTY
         for claim, (staging, members, _) in zip(claims, needs, strict=True):
             exports = {name: one for name, one in members.items() if isinstance(one, Export)}
-            arrays = {name: one for name, one in members.items() if isinstance(one, DeviceArray)}
+            values = {name: one for name, one in members.items() if not isinstance(one, Export)}
             fence = Fence.EMPTY
             if exports:
                 self._settle(Fence.EMPTY.join(*(export.ready for export in exports.values())))
                 start_s = time.perf_counter()
                 readers.update(staging.fill_from_host(claim, exports))
                 self.copy_s += time.perf_counter() - start_s
-            if arrays:
-                more, fence, unordered = staging.fill_from_device(claim, arrays)
+            if values:
+                more, fence, unordered = staging.fill_from_device(claim, values)
                 readers.update(more)
                 self._settle(unordered)
             landed = landed.join(fence)
@@ -236,6 +315,7 @@ class Intake:
         claims: list[Claim],
         fence: Fence,
         held_bytes: int,
+        sums: dict[str, Sums],
     ) -> Landing:
         landing = Landing(fence)
         regions = tuple(claim.memory.staging.region for claim in claims)
@@ -245,7 +325,8 @@ class Intake:
         self._seen.add_many(ids)
         self._link.accepted_rows += len(ids)
         self._jobs += 1
-        self._link.jobs.post(RowsJob(tick, ids, landing, readers, claims, held_bytes, regions))
+        jobs_waiting(self._link.subject, self._jobs)
+        self._link.jobs.post(RowsJob(tick, ids, landing, readers, claims, held_bytes, regions, self._number, sums))
         self.last_tick = tick
         return landing
 
@@ -255,30 +336,44 @@ class Intake:
                 claim.retire()
             self._stable_bytes -= message.job.held_bytes
             self._jobs -= 1
+            jobs_waiting(self._link.subject, self._jobs)
         elif isinstance(message, Rejected):
             self._seen.discard_many(message.ids)
 
     def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
         """Block until `has_room`, hearing the writer meanwhile."""
+        if not self._wait(has_room, self._timeout_s):
+            raise BoundError(
+                f"put found no room in {self._budget_bytes:,} bytes for {self._timeout_s:g} s",
+                why=f"{self.held_bytes:,} are in use, and the writer of {self._sink} is {self._link.doing}",
+                hint="raise budget_bytes or timeout_s, or look at the storage",
+            )
+
+    def _wait(self, has_room: Callable[[], bool], bound_s: float) -> bool:
+        """Block until `has_room`, hearing the writer meanwhile; return False if the bound was reached."""
         self.collect()
         if has_room():
-            return
+            return True
         start_s = time.perf_counter()
-        deadline_s = time.monotonic() + self._timeout_s
         try:
-            while not has_room():
-                message = self._link.owner.wait_take(max(0.0, deadline_s - time.monotonic()))
-                self._link.raise_failure()
-                if message is None:
-                    raise BoundError(
-                        f"put found no room in {self._budget_bytes:,} bytes for {self._timeout_s:g} s",
-                        why=f"{self.held_bytes:,} are in use, and the writer of {self._sink} is {self._link.doing}",
-                        hint="raise budget_bytes or timeout_s, or look at the storage",
-                    )
-                self._hear(message)
+            with span("wait for room", self._link.subject, self._number):
+                return self._hear_until(has_room, bound_s)
         finally:
             self.wait_slot_s += time.perf_counter() - start_s
 
+    def _hear_until(self, has_room: Callable[[], bool], bound_s: float) -> bool:
+        deadline_s = time.monotonic() + bound_s
+        if not self._jobs:  # the writer has nothing to say: copies of a put that failed hold slots
+            copies = Fence.EMPTY.join(*(staging.fence_of_copies() for staging in self._stagings.values()))
+            wait(copies, timeout_s=self._timeout_s, what="the copies of a put that failed")
+        while not has_room():
+            message = self._link.owner.wait_take(max(0.0, deadline_s - time.monotonic()))
+            self._link.raise_failure()
+            if message is None:
+                return False
+            self._hear(message)
+        return True
 
-def _size_of(one: Export | DeviceArray) -> int:
-    return math.prod(one.shape) * np.dtype(one.dtype).itemsize
+
+def _bytes_of(one: Taken) -> int:
+    return math.prod(one.shape) * one.dtype.itemsize if isinstance(one, Export) else size_of(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, final
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from interlock._core._events import Region
+    from interlock._core._sums import Sums
     from interlock.drain._ids import IdArray
     from interlock.drain._staging import Claim
 
@@ -46,6 +48,8 @@ class RowsJob:
         claims: Slots that hold them; the owner takes them back when the job is written.
         held_bytes: Bytes of the budget that the job holds besides its slots.
         regions: The bytes of the slots, for events.
+        number: Which put of its drain, from 0.
+        sums: Column name to the checksums that the rows had at `put`; empty unless the drain verifies.
     """
 
     tick: int
@@ -55,6 +59,8 @@ class RowsJob:
     claims: list[Claim]
     held_bytes: int
     regions: tuple[Region, ...]
+    number: int = 0
+    sums: dict[str, Sums] = field(default_factory=dict)
 
 
 @final
@@ -80,6 +86,8 @@ class FlushJob:
 class StopJob:
     """End the thread; what is not committed is dropped."""
 
+
+_numbers = itertools.count()
 
 Job: TypeAlias = RowsJob | FailJob | FlushJob | StopJob
 
@@ -115,6 +123,7 @@ class Link:
     """What the owner and the writer thread share.
 
     Attributes:
+        subject: Which drain, for a trace.
         jobs: To the writer.
         owner: To the owner.
         written: Timeline of jobs whose rows are with the sink.
@@ -128,6 +137,7 @@ class Link:
         land_s: Seconds that the writer waited for copies to land.
     """
 
+    subject: str = field(default_factory=lambda: f"drain {next(_numbers)}")
     jobs: Inbox[Job] = field(default_factory=Inbox)
     owner: Inbox[Message] = field(default_factory=Inbox)
     written: HostTimeline = field(default_factory=lambda: HostTimeline("drain/written"))

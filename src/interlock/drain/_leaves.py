@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
-from interlock._core._protocols import DeviceArray, Export
+from interlock._core._protocols import DeviceArray, Export, Pieces
 from interlock._core._tree import flatten
+from interlock.devices import open_device
+from interlock.drain._blocks import rows_of
 from interlock.drain._schema import ID_COLUMN, Column, check_dtype
-from interlock.errors import UsageError
+from interlock.errors import DeviceError, UsageError
 from interlock.frameworks import device_array_of, framework_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from interlock._core._protocols import Framework
+
+Taken: TypeAlias = Export | DeviceArray | Pieces
+"""The value of a leaf: on the host, or on a device."""
 
 LONE_NAME = "output"
 """Column name of an output that is one array."""
@@ -35,10 +43,11 @@ class Leaf:
 
     Attributes:
         name: Column name.
-        value: The array, a framework's or a `DeviceArray`.
-        framework: Who holds it; None for a `DeviceArray`.
+        value: The array, a framework's, a `DeviceArray` or `Pieces`.
+        framework: Who holds it; None for a value on a device.
         rows: Length of its first axis.
         row_bytes: Bytes of one row.
+        origin: The framework and its array that `value` was found in, if it was.
     """
 
     name: str
@@ -46,26 +55,52 @@ class Leaf:
     framework: Framework | None
     rows: int
     row_bytes: int
+    origin: tuple[Framework, Any] | None = None
 
-    def take(self, start: int, stop: int, *, borrow: bool) -> Export | DeviceArray:
+    @property
+    def given(self) -> tuple[Framework | None, Any]:
+        """The framework and its array, as they were put; no framework where a value on a device was put as such."""
+        return self.origin or (self.framework, self.value)
+
+    def found(self, *, borrow: bool) -> Leaf:
+        """Return the leaf with the value that its array holds now, if that is on a device; else the leaf itself.
+
+        Raises:
+            UsageError: It cannot come to the host; the message names the leaf.
+            DeviceError: There is no memory for the snapshot.
+        """
+        if self.framework is None:
+            return self
+        take: Callable[..., DeviceArray | Pieces | None] | None = getattr(self.framework, "device_arrays", None)
+        with self._named():
+            value: DeviceArray | Pieces | None = device_array_of(self.value)
+            if value is None and take is not None:
+                value = take(self.value, borrow=borrow, open_device=open_device)
+        if value is None:
+            return self
+        return Leaf(self.name, value, None, self.rows, self.row_bytes, (self.framework, self.value))
+
+    def take(self, start: int, stop: int, *, borrow: bool) -> Taken:
         """Take the value of rows `start` to `stop` as it is now, in its producer's order.
 
         Raises:
             UsageError: It cannot come to the host; the message names the leaf.
         """
-        is_whole = start == 0 and stop == self.rows
-        if isinstance(self.value, DeviceArray):
-            return self.value if is_whole else self._part(self.value, start, stop)
+        if isinstance(self.value, (DeviceArray, Pieces)):
+            return rows_of(self.value, start, stop)
         assert self.framework is not None  # noqa: S101 - by construction: one of the two
-        value = self.value if is_whole else self.value[start:stop]
-        try:
-            return device_array_of(value) or self.framework.export(value, borrow=borrow)
-        except UsageError as error:
-            raise UsageError(f"output {self.name!r}: {error.what}", why=error.why, hint=error.hint) from error
+        value = self.value if start == 0 and stop == self.rows else self.value[start:stop]
+        with self._named():
+            return self.framework.export(value, borrow=borrow)
 
-    def _part(self, array: DeviceArray, start: int, stop: int) -> DeviceArray:
-        memory = array.memory.slice(start * self.row_bytes, (stop - start) * self.row_bytes)
-        return DeviceArray(array.device, memory, (stop - start, *array.shape[1:]), array.dtype, array.ready)
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Put the leaf's name before what is wrong with its array."""
+        try:
+            yield
+        except (UsageError, DeviceError) as error:
+            kind = UsageError if isinstance(error, UsageError) else DeviceError
+            raise kind(f"output {self.name!r}: {error.what}", why=error.why, hint=error.hint) from error
 
 
 def leaves_of(outputs: Any, rows: int) -> list[Leaf]:
@@ -91,13 +126,16 @@ def leaves_of(outputs: Any, rows: int) -> list[Leaf]:
 
 
 def _leaf(name: str, value: Any, rows: int) -> Leaf:
-    framework = None if isinstance(value, DeviceArray) else framework_of(value)
-    if framework is None and not isinstance(value, DeviceArray):
+    on_device = isinstance(value, (DeviceArray, Pieces))
+    framework = None if on_device else framework_of(value)
+    if framework is None and not on_device:
         raise UsageError(
             f"output {name!r} is a {type(value).__module__}.{type(value).__qualname__}",
-            why="that is no array of NumPy, PyTorch or JAX",
+            why="that is no array of NumPy, PyTorch, JAX or CuPy",
             hint="convert it, as with numpy.asarray",
         )
+    if isinstance(value, Pieces) and not all(piece.array.stable for piece in value.pieces):
+        raise UsageError(f"output {name!r} is in parts that may change", hint="give stable parts only")
     if isinstance(value, np.ma.MaskedArray):
         raise UsageError(f"output {name!r} is a masked array", hint="fill it first, as with .filled(0)")
     shape = tuple(getattr(value, "shape", ()))
@@ -111,11 +149,11 @@ def _leaf(name: str, value: Any, rows: int) -> Leaf:
         )
     if 0 in shape[1:]:
         raise UsageError(f"output {name!r} has rows of shape {shape[1:]}", why="they hold nothing", hint="leave it out")
-    itemsize = np.dtype(value.dtype).itemsize if isinstance(value, DeviceArray) else value.dtype.itemsize
+    itemsize = np.dtype(value.dtype).itemsize if on_device else value.dtype.itemsize
     return Leaf(name, value, framework, rows, math.prod(shape[1:]) * int(itemsize))
 
 
-def column_of(name: str, taken: Export | DeviceArray) -> Column:
+def column_of(name: str, taken: Taken) -> Column:
     """Return the column that a taken leaf fills.
 
     Raises:

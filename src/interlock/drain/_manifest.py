@@ -27,7 +27,7 @@ class ShardRecord:
         shard: Its name.
         rows: Number of rows.
         size_bytes: Bytes of its files.
-        sha256: As `interlock.drain._files.digest_of` says.
+        sha256: As `interlock.drain._digests.Digest` says.
         ids: Code of its ids, as `encode_ids` says.
     """
 

@@ -4,7 +4,7 @@
 | --- | --- |
 | `schema` | `run.json` knows the columns (first shard only) |
 | `open`, `write`, `close` | the bytes are with the system, under a temporary name |
-| `sync` | and on the storage |
+| `sync` | and on the storage; the digest is computed meanwhile, on other threads |
 | `hash` | the digest is known |
 | `rename` | readers see the shard; the next run would adopt it |
 | `sync-folder` | its name is on the storage |
@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from interlock.drain._files import digest_of, remove, size_of, sync, sync_shard
+from interlock.drain._digests import Digest
+from interlock.drain._files import remove, size_of, sync, sync_shard
 from interlock.drain._ids import encode_ids
 from interlock.drain._manifest import ShardRecord
 from interlock.drain._schema import Column
+from interlock.drain._spans import span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,11 +73,17 @@ class Publisher:
 
     Args:
         store: The folder.
+        subject: Which drain, for a trace.
+
+    Attributes:
+        number: Which put the rows are from, for a trace.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, subject: str) -> None:
         self._store = store
+        self._subject = subject
         self._shard: _OpenShard | None = None
+        self.number = 0
         self.times = PublishTimes()
 
     @property
@@ -114,7 +122,8 @@ class Publisher:
         publication = _Publication(self._store, self._shard)
         for name, action, timer in publication.steps():
             start_s = time.perf_counter()
-            run_step(name, action)
+            with span(timer.removesuffix("_s"), self._subject, self.number, self._shard.payload_bytes):
+                run_step(name, action)
             setattr(self.times, timer, getattr(self.times, timer) + time.perf_counter() - start_s)
         self._shard = None
         self.times.shards += 1
@@ -150,25 +159,27 @@ class _Publication:
         self._store = store
         self._shard = shard
         self._ids = np.concatenate(shard.ids)
-        self._digest = ""
+        self._digest = Digest(shard.temporary)
         self.record = ShardRecord(shard.name, len(self._ids), 0, "", "")
 
     def steps(self) -> tuple[tuple[str, Callable[[], None], str], ...]:
         """Return the steps in order: name, action, and which time of `PublishTimes` it counts for."""
         return (
             ("close", self._shard.writer.close, "encode_s"),
-            ("sync", lambda: sync_shard(self._shard.temporary), "sync_s"),
+            ("sync", self._sync, "sync_s"),
             ("hash", self._hash, "hash_s"),
             ("rename", self._rename, "sync_s"),
             ("sync-folder", lambda: sync(self._store.layout.root), "sync_s"),
             ("record", lambda: self._store.record(self.record, self._ids), "sync_s"),
         )
 
+    def _sync(self) -> None:
+        self._digest.start()
+        sync_shard(self._shard.temporary)
+
     def _hash(self) -> None:
-        path = self._shard.temporary
-        self.record = ShardRecord(
-            self._shard.name, len(self._ids), size_of(path), digest_of(path), encode_ids(self._ids)
-        )
+        digest, size_bytes = self._digest.wait(), size_of(self._shard.temporary)
+        self.record = ShardRecord(self._shard.name, len(self._ids), size_bytes, digest, encode_ids(self._ids))
 
     def _rename(self) -> None:
         self._shard.temporary.rename(self._store.layout.root / self._shard.name)

@@ -1,12 +1,13 @@
 """Where rows wait between their producer and the writer: slots per device, within one budget of bytes.
 
-A slot of a device that the host cannot address has two sides. The snapshot is a copy into the device side, in the order
-of the producer's stream; from there one copy per put takes all leaves over the link to the staging side, on a stream of
-our own.
+A slot is host memory that its device can copy into. What may change on its device gets a snapshot first: a framework's
+own, or, of memory that no framework holds, a copy into device memory that the slot keeps for that (its mirror), in the
+order of the producer's stream. From there it crosses the link on a stream of our own.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -17,31 +18,45 @@ from interlock._core._fence import Fence
 from interlock._core._pool import SlotPool
 from interlock._core._ring import Ring
 from interlock._core._sites import here
+from interlock.drain._blocks import blocks_of, landed_of, size_of
 from interlock.drain._leaves import aligned
-from interlock.errors import BoundError, UsageError
+from interlock.errors import BoundError, DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
     from interlock._core._fence import Timeline
-    from interlock._core._lease import Lease
+    from interlock._core._lease import Lease, SlotIndex
     from interlock._core._pool import SlotMemory
-    from interlock._core._protocols import Device, DeviceArray, Export, Memory
+    from interlock._core._protocols import Device, DeviceArray, Export, Memory, Pieces
+    from interlock.drain._blocks import Landed
+    from interlock.drain._verify import Poisoner
 
 _MOST_SLOTS = 256
+_ENOUGH_SLOTS = 3
+"""One that is filled, one that crosses the link, one that is written."""
+_SIDE_STREAM = "drain"
+"""Stream of each device that carries values to the host; frameworks that export for a stream name it too."""
 
 
 @final
 @dataclass(slots=True)
 class Claim:
-    """A slot in use by one put."""
+    """A slot in use by one put.
+
+    Attributes:
+        staging: Whose slot it is.
+        lease: The right to use it.
+        memory: Its bytes.
+        mirror: As many bytes on the device, if snapshots are to be taken there.
+    """
 
     staging: Staging
     lease: Lease
     memory: SlotMemory
-    size_bytes: int
+    mirror: Memory | None
 
     def lend(self, fence: Fence) -> None:
         """Hand the slot to the writer, who may read once `fence` is reached."""
@@ -54,6 +69,8 @@ class Claim:
         self.staging.ring.retire(self.lease)
         self.staging.used_bytes -= self.memory.staging.size_bytes
         self._emit("returned")
+        if self.staging.poisoner is not None:
+            self.staging.poisoner.spread(self.memory, self.mirror)
 
     def cancel(self, fence: Fence = Fence.EMPTY) -> None:
         """Give the slot back; `fence` says when what was queued on it is done."""
@@ -73,7 +90,8 @@ class Staging:
     Args:
         device: Where they are.
         budget_bytes: Most bytes in them.
-        snapshot: Whether values are snapshot on the device.
+        snapshot: Whether values that may change are snapshot on the device.
+        poisoner: Overwrites slots that come back, if that is wanted.
 
     Attributes:
         ring: States of the slots.
@@ -81,33 +99,79 @@ class Staging:
         used_bytes: Bytes of the slots that are not free.
     """
 
-    def __init__(self, device: Device, budget_bytes: int, *, snapshot: bool) -> None:
+    def __init__(self, device: Device, budget_bytes: int, *, snapshot: bool, poisoner: Poisoner | None = None) -> None:
         self.device = device
         self.ring = Ring(_MOST_SLOTS, name=f"the drain's ring on {device.name}")
-        self.pool = SlotPool(device, budget_bytes, name=f"the drain on {device.name}", mirrored=snapshot)
+        self.pool = SlotPool(device, budget_bytes, name=f"the drain on {device.name}", mirrored=False)
         self.used_bytes = 0
         self.party = f"drain writer@{id(self):x}"  # one ring's sequence numbers say nothing of another's
+        self.poisoner = poisoner
         self._snapshot = snapshot
-        self._side = device.stream("drain")
+        self._side = device.stream(_SIDE_STREAM)
+        self._carriers = {id(device): device}
+        self._mirrors: dict[SlotIndex, Memory] = {}
 
-    def claim(self, size_bytes: int, room_bytes: int) -> Claim | None:
+    def claim(
+        self, size_bytes: int, room_bytes: int, values: Iterable[Any] = (), *, patient: bool = False
+    ) -> Claim | None:
         """Take a slot, or return None if there is none.
 
         Args:
             size_bytes: How large it must be.
             room_bytes: Most bytes for all slots of this device.
+            values: What is to go into it.
+            patient: Whether to make none, if there are enough to keep the link busy.
+
+        Raises:
+            DeviceError: There is no such amount of memory, though the budget allows it.
         """
-        lease = self.ring.claim_nowait()
+        lease = self._reuse(size_bytes)
+        if lease is None and not (patient and self.ring.statistics().slots >= _ENOUGH_SLOTS):
+            lease = self.ring.claim_nowait()
         if lease is None:
             return None
         self.pool.budget_bytes = room_bytes
         try:
             memory = self.pool.memory(lease.slot, size_bytes)
+            mirror = self._mirror(lease.slot, size_bytes) if any(map(self._needs_mirror, values)) else None
         except BoundError:
             self.ring.cancel(lease)
             return None
+        except MemoryError as error:
+            self.ring.cancel(lease)
+            raise DeviceError(
+                f"{self.device.name} has no memory for a slot of {size_bytes:,} bytes",
+                why=str(error),
+                hint="lower the drain's budget_bytes, or put fewer rows at once",
+            ) from error
         self.used_bytes += memory.staging.size_bytes
-        return Claim(self, lease, memory, size_bytes)
+        return Claim(self, lease, memory, mirror)
+
+    def _reuse(self, size_bytes: int) -> Lease | None:
+        """Take a free slot that has memory enough, if there is one."""
+        self.ring.collect()
+        unfit = []
+        found = None
+        while found is None and self.ring.statistics().free:
+            lease = self.ring.claim_nowait()
+            if lease is not None and self.pool.fits(lease.slot, size_bytes):
+                found = lease
+            elif lease is not None:
+                unfit.append(lease)
+        for lease in unfit:
+            self.ring.cancel(lease)
+        return found
+
+    def _needs_mirror(self, value: Any) -> bool:
+        """Tell whether a value may change before it has crossed the link."""
+        return self._snapshot and not self.device.host_visible and not getattr(value, "stable", True)
+
+    def _mirror(self, slot: SlotIndex, size_bytes: int) -> Memory:
+        known = self._mirrors.get(slot)
+        if known is None or known.size_bytes < size_bytes:
+            self._mirrors.pop(slot, None)
+            known = self._mirrors[slot] = self.device.allocate(size_bytes)
+        return known
 
     def drop_idle(self) -> None:
         """Give the memory of the free slots back to the device."""
@@ -118,13 +182,14 @@ class Staging:
             if lease is None:
                 break
             self.pool.drop(lease.slot)
+            self._mirrors.pop(lease.slot, None)
             leases.append(lease)
         for lease in leases:
             self.ring.cancel(lease)
 
     def fence_of_copies(self) -> Fence:
-        """Return the fence behind every copy that was queued on our own stream."""
-        return self.device.record(self._side)
+        """Return the fence behind every copy into our slots that was queued on a stream of ours."""
+        return _behind(self._carriers.values())
 
     def fill_from_host(self, claim: Claim, exports: Mapping[str, Export]) -> dict[str, Callable[[], npt.NDArray[Any]]]:
         """Copy host arrays into the slot at once; return a reader for each.
@@ -143,9 +208,9 @@ class Staging:
         return readers
 
     def fill_from_device(
-        self, claim: Claim, arrays: Mapping[str, DeviceArray]
+        self, claim: Claim, values: Mapping[str, DeviceArray | Pieces]
     ) -> tuple[dict[str, Callable[[], npt.NDArray[Any]]], Fence, Fence]:
-        """Queue the copies of device arrays into the slot.
+        """Queue the copies of device values into the slot.
 
         Returns:
             Readers, the fence after which they may be called, and a fence to wait for before the caller goes on.
@@ -157,31 +222,38 @@ class Staging:
         readers = {}
         offset = 0
         unordered = Fence.EMPTY
-        for name, array in arrays.items():
-            dtype = np.dtype(array.dtype)
-            size_bytes = dtype.itemsize * int(np.prod(array.shape))
-            readers[name] = _later(claim.memory.staging, offset, dtype, array.shape)
-            target = claim.memory.device if self._snapshot else claim.memory.staging
-            source = array.memory.slice(0, size_bytes)
-            unordered = unordered.join(self._copy_in(target.slice(offset, size_bytes), source, array.ready))
-            offset += aligned(size_bytes)
-        if self._snapshot and not self.device.host_visible:
-            size = claim.size_bytes
-            self.device.copy(claim.memory.staging.slice(0, size), claim.memory.device.slice(0, size), self._side)
-        return readers, self.device.record(self._side), unordered
+        devices = {id(self.device): self.device}
+        for block in (block for value in values.values() for block in blocks_of(value)):
+            devices[id(block.array.device)] = block.array.device
+        self._carriers.update(devices)
+        for name, value in values.items():
+            for block in blocks_of(value):
+                taken = self._bring(claim, block.array, offset + block.offset_bytes, block.size_bytes)
+                unordered = unordered.join(taken)
+            readers[name] = _later(claim.memory.staging, offset, landed_of(value))
+            offset += aligned(size_of(value))
+        return readers, _behind(devices.values()), unordered
 
-    def _copy_in(self, target: Memory, source: Memory, ready: Fence) -> Fence:
-        """Copy a value into the slot and make our stream wait for it; return what is not ordered for the producer."""
-        own = self._own_streams(ready) if self._snapshot else []
-        stream = own[0] if own else self._side
-        self.device.wait(stream, ready)
-        self.device.copy(target, source, stream)
-        if not own:
-            return self.device.record(self._side) if self._snapshot else Fence.EMPTY
-        taken = self.device.record(stream)
-        for other in (*own[1:], self._side):
-            self.device.wait(other, taken)
-        return Fence.EMPTY
+    def _bring(self, claim: Claim, array: DeviceArray, offset: int, size: int) -> Fence:
+        """Queue what takes one value to the slot; return what the caller's next write does not come after by itself."""
+        device, side = array.device, array.device.stream(_SIDE_STREAM)
+        target = claim.memory.staging.slice(offset, size)
+        source = array.memory.slice(0, size)
+        if array.stable or not self._snapshot:
+            device.wait(side, array.ready)
+            device.copy(target, source, side)
+            return Fence.EMPTY
+        own = self._own_streams(array.ready)
+        stream = own[0] if own else side
+        middle = claim.mirror.slice(offset, size) if claim.mirror is not None else target
+        device.wait(stream, array.ready)
+        device.copy(middle, source, stream)
+        taken = device.record(stream)
+        for other in (*own[1:], side) if own else ():
+            device.wait(other, taken)
+        if claim.mirror is not None:
+            device.copy(target, middle, side)
+        return Fence.EMPTY if own else taken
 
     def _own_streams(self, ready: Fence) -> list[Timeline]:
         """Return the timelines of `ready` that are streams of our device: what is queued there now comes in order."""
@@ -194,6 +266,50 @@ class Staging:
             own.append(timeline)
         return own
 
+    def carry(
+        self,
+        claims: Sequence[Claim],
+        array: DeviceArray,
+        target: npt.NDArray[np.uint8],
+        settle: Callable[[Fence], None],
+    ) -> None:
+        """Copy a value to plain host memory, in slabs: while one is copied out of its slot, the next crosses the link.
+
+        Args:
+            claims: Slots, all of one size.
+            array: The value.
+            target: Where it goes; its bytes, and no more.
+            settle: Waits for a fence.
+
+        Ordering: behind everything that is queued now on the streams in `ready`.
+
+        Blocks: until the value has landed. So nothing that the caller does later can change it.
+        """
+        now = [self.device.record(stream) for stream in self._own_streams(array.ready)]
+        self.device.wait(self._side, array.ready.join(*now))
+        slab_bytes = claims[0].memory.staging.size_bytes
+        flying: deque[tuple[Fence, int, Memory]] = deque()
+
+        def land() -> None:
+            fence, start, part = flying.popleft()
+            settle(fence)
+            np.copyto(target[start : start + part.size_bytes], np.frombuffer(part.view(), np.uint8))
+
+        for number, start in enumerate(range(0, len(target), slab_bytes)):
+            if len(flying) == len(claims):
+                land()
+            size = min(slab_bytes, len(target) - start)
+            part = claims[number % len(claims)].memory.staging.slice(0, size)
+            self.device.copy(part, array.memory.slice(start, size), self._side)
+            flying.append((self.device.record(self._side), start, part))
+        while flying:
+            land()
+
+
+def _behind(devices: Iterable[Device]) -> Fence:
+    """Return the fence behind everything on the side streams of `devices`."""
+    return Fence.EMPTY.join(*(device.record(device.stream(_SIDE_STREAM)) for device in devices))
+
 
 def _view(memory: Memory, offset: int, dtype: np.dtype[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
     native = dtype.newbyteorder("=")
@@ -205,5 +321,5 @@ def _always(array: npt.NDArray[Any]) -> Callable[[], npt.NDArray[Any]]:
     return lambda: array
 
 
-def _later(memory: Memory, offset: int, dtype: np.dtype[Any], shape: Sequence[int]) -> Callable[[], npt.NDArray[Any]]:
-    return lambda: _view(memory, offset, dtype, shape)
+def _later(memory: Memory, offset: int, landed: Landed) -> Callable[[], npt.NDArray[Any]]:
+    return lambda: landed.read(memory.view(), offset)

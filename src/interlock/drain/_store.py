@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from interlock.drain._digests import digest_of
 from interlock.drain._failures import FailureLog
-from interlock.drain._files import digest_of, remove, size_of, sync
+from interlock.drain._files import remove, size_of, sync
 from interlock.drain._ids import IdArray, IdSet, decode_ids, encode_ids, first_of_each, kind_of
 from interlock.drain._layout import FolderLock, Layout, parse_name
 from interlock.drain._manifest import LineLog, ShardRecord, cut_torn_line, read_manifest, scan_manifest
@@ -85,6 +86,11 @@ class Store:
                 self._lock.release()
                 raise
         self.resumed_rows = len(self.committed)
+
+    @property
+    def place(self) -> str:
+        """The folder, for messages."""
+        return str(self.layout.root)
 
     def _open(self, fingerprint: dict[str, Any] | None, total: int | None, *, restart: bool) -> None:
         run = refuse_foreign(self.layout, self.sink, self.text)

@@ -19,7 +19,10 @@ from interlock._core._fence import Fence
 from interlock._core._sites import here
 from interlock._waiting import wait
 from interlock.drain._jobs import Ended, FailJob, FlushJob, Rejected, RowsJob, StopJob, Written
+from interlock.drain._null import NullPublisher, NullStore
 from interlock.drain._publish import Publisher
+from interlock.drain._spans import span
+from interlock.drain._verify import check
 from interlock.errors import DeviceError, InterlockError, SinkError
 
 if TYPE_CHECKING:
@@ -51,16 +54,20 @@ class Writer:
     """The one thread that touches the store after it was opened. It always ends, and then the store is closed.
 
     Args:
-        store: The opened folder.
+        store: The opened folder, or what stands for it.
         link: Shared with the owner.
         settings: Bounds and policies.
     """
 
-    def __init__(self, store: Store, link: Link, settings: WriterSettings) -> None:
+    def __init__(self, store: Store | NullStore, link: Link, settings: WriterSettings) -> None:
         self._store = store
         self._link = link
         self._settings = settings
-        self._publisher = Publisher(store)
+        self._publisher: Publisher | NullPublisher
+        if isinstance(store, NullStore):
+            self._publisher = NullPublisher(store)
+        else:
+            self._publisher = Publisher(store, link.subject)
         self._tick = 0
         self._unsynced_since_s: float | None = None
         self.times = self._publisher.times
@@ -124,13 +131,17 @@ class Writer:
 
     def _write(self, job: RowsJob) -> None:
         rows = _describe(job.ids)
-        columns = self._land(job, rows)
+        columns = landed = self._land(job, rows)
+        check(job, landed, "when it had landed")
         ids = job.ids
         if self._settings.nan == "fail":
             ids, columns = self._without_nan(ids, columns)
         self._link.doing = f"writing {rows}"
-        self._write_in_shards(ids, columns)
-        del columns
+        self._publisher.number = job.number
+        with span("write", self._link.subject, job.number, sum(column.nbytes for column in columns.values())):
+            self._write_in_shards(ids, columns)
+        check(job, landed, "when it was written")
+        del columns, landed
         job.readers.clear()
         self._link.written_rows += len(ids)
         self._link.written.reach(job.tick)
@@ -139,7 +150,8 @@ class Writer:
     def _land(self, job: RowsJob, rows: str) -> Mapping[str, npt.NDArray[Any]]:
         start_s = time.perf_counter()
         self._link.doing = f"waiting for the copy of {rows} to land"
-        wait(job.landing.fence, timeout_s=self._settings.timeout_s, what=f"the copy of {rows}")
+        with span("wait for copy", self._link.subject, job.number):
+            wait(job.landing.fence, timeout_s=self._settings.timeout_s, what=f"the copy of {rows}")
         try:
             columns = {name: read() for name, read in job.readers.items()}
         except Exception as error:
@@ -208,7 +220,7 @@ class Writer:
         hint = "what was committed stays; run again to go on"
         if isinstance(error, OSError):
             reason = f"{error.strerror or error}"
-            hint = _hint_for(error, str(self._store.layout.root))
+            hint = _hint_for(error, self._store.place)
         failure = SinkError(f"writing to {self._store.text} failed", why=reason, hint=hint)
         failure.__cause__ = error
         return failure

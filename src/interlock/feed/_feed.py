@@ -67,6 +67,9 @@ class Feed:
             arrays of its own, which cost one more copy inside the device, and may be donated.
         fixed: For torch and CuPy on CUDA: the arrays of every batch are the same memory, as a CUDA graph needs; the
             next batch overwrites them in the order of the consumer's stream.
+        verify: Compare every batch with what was written into its slot, and overwrite slots that come back with 0xFF.
+            JAX arrays, which no program can write to, are compared once more when the next batch is asked for. This
+            is for finding faults: every batch is copied back to the host, and waited for.
 
     Raises:
         UsageError: An argument that cannot be meant.
@@ -104,6 +107,7 @@ class Feed:
         timeout_s: float = 300.0,
         zero_copy: bool = False,
         fixed: bool = False,
+        verify: bool = False,
     ) -> None:
         _require(batch_size >= 1, f"batch_size is {batch_size}", "give at least 1")
         _require(depth >= 1, f"depth is {depth}", "give at least 1")
@@ -124,7 +128,7 @@ class Feed:
         self._with_ids = ids
         self._on_error: OnError = on_error
         target = open_target(device, self._framework, sharding)
-        self._passes = Passes(target, self._framework, budget_bytes, timeout_s, placement)
+        self._passes = Passes(target, self._framework, budget_bytes, timeout_s, placement, verify=verify)
         self.failures: list[Failure] = []
         """Samples left out so far under `on_error="skip"`, in the order in which their batches came."""
         self.epoch = 0
@@ -154,7 +158,8 @@ class Feed:
         reader = SampleReader(
             samples,
             self._batch_size,
-            bulk_pieces=max(1, workers) if isinstance(self._source, SupportsReadInto) else 0,
+            workers=workers,
+            bulk=isinstance(self._source, SupportsReadInto),
             drop_last=self._drop_last,
             on_error=self._on_error,
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, final
 
-from interlock._core._handover import Placement
+from interlock._core._handover import Placement, StreamDevice, SupportsReceiver
+from interlock.devices import open_device
+from interlock.errors import UsageError
 from interlock.feed._pipeline import Pipeline
 from interlock.feed._staging import Staging
 from interlock.feed._statistics import FeedStatistics
@@ -14,10 +17,12 @@ from interlock.feed._statistics import FeedStatistics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from interlock._core._handover import Receiver
     from interlock._core._protocols import Device, Framework
     from interlock.feed._work import Reader, Work
 
 _ANYHOW = Placement()
+_serials = itertools.count(1)
 
 
 @final
@@ -30,6 +35,14 @@ class Passes:
         budget_bytes: Most bytes in the slots of one pass.
         timeout_s: How long a pass waits for a slot.
         placement: How the consumer wants its arrays.
+        verify: As in `Staging`.
+
+    Attributes:
+        device: As given.
+        receiver: How batches get to arrays on the device; None where they are lent on the host.
+
+    Raises:
+        UsageError: The framework has no such arrays there.
     """
 
     def __init__(
@@ -39,15 +52,19 @@ class Passes:
         budget_bytes: int,
         timeout_s: float,
         placement: Placement = _ANYHOW,
+        *,
+        verify: bool = False,
     ) -> None:
-        self._device = device
+        self.device = device
+        self.receiver = _receiver_of(framework, device, placement)
         self._framework = framework
         self._budget_bytes = budget_bytes
         self._timeout_s = timeout_s
-        self._placement = placement
+        self._verify = verify
         self._running: weakref.WeakSet[BatchIterator] = weakref.WeakSet()
         self._spare: list[Staging] = []
         self._past = FeedStatistics()
+        self._subject = f"feed {next(_serials)}"
         self.begun = 0
 
     def start(
@@ -70,14 +87,15 @@ class Passes:
         """
         self.begun += 1
         staging = self._spare.pop() if self._spare else self._new_staging()
-        iterator = BatchIterator(
-            Pipeline(reader, staging, workers=workers, depth=depth), staging, present, failed, self._ended
-        )
+        subject = self._subject if self.begun == 1 else f"{self._subject}, pass {self.begun}"
+        pipeline = Pipeline(reader, staging, workers=workers, depth=depth, subject=subject)
+        iterator = BatchIterator(pipeline, staging, present, failed, self._ended)
         self._running.add(iterator)
         return iterator
 
     def _new_staging(self) -> Staging:
-        return Staging(self._device, self._framework, self._budget_bytes, self._timeout_s, self._placement)
+        bounds = self._budget_bytes, self._timeout_s
+        return Staging(self.device, self._framework, *bounds, self.receiver, verify=self._verify)
 
     def statistics(self) -> FeedStatistics:
         """Sum up all passes, ended and running."""
@@ -95,8 +113,8 @@ class Passes:
         """End all passes."""
         for iterator in list(self._running):
             iterator.close()
-        while self._spare:
-            self._spare.pop().close()
+        if self.receiver is not None:
+            self.receiver.close()
 
     def _ended(self, iterator: BatchIterator) -> None:
         """Take in what a pass did, and its slots if no worker has one any more."""
@@ -106,6 +124,19 @@ class Passes:
             self._spare.append(iterator.staging)
         else:
             self._past = self._past.plus(host_syncs=iterator.staging.host_syncs)
+
+
+def _receiver_of(framework: Framework, device: Device, placement: Placement) -> Receiver | None:
+    receiver = None
+    if isinstance(framework, SupportsReceiver):
+        receiver = framework.receiver(device, device.stream("feed"), placement, open_device)
+    if receiver is None and isinstance(device, StreamDevice):
+        raise UsageError(
+            f"{framework.name} has no arrays on {device.name}", hint="feed torch, jax or cupy, or leave the device out"
+        )
+    if receiver is None and placement.fixed:
+        raise UsageError("fixed addresses need arrays on a device", why=f"these are on {device.name}")
+    return receiver
 
 
 @final

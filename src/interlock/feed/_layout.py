@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from interlock._core._handover import Leaf
-from interlock._core._tree import Structure, flatten
+from interlock._core._tree import LEAF, Structure, flatten
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,11 +34,13 @@ class Layout:
         structure: How the leaves hang together.
         leaves: In leaf order.
         size_bytes: Bytes of a full batch, padding included; at least one.
+        rows: Shape and dtype of one row of each leaf.
     """
 
     structure: Structure
     leaves: tuple[Leaf, ...]
     size_bytes: int
+    rows: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
 
     @classmethod
     def pack(cls, structure: Structure, arrays: Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]]) -> Layout:
@@ -49,7 +51,8 @@ class Layout:
             leaves.append(Leaf(name, shape, dtype, offset))
             size = math.prod(shape) * dtype.itemsize
             offset += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        return cls(structure, tuple(leaves), max(offset, 1))
+        rows = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
+        return cls(structure, tuple(leaves), max(offset, 1), rows)
 
     @classmethod
     def of_sample(cls, sample: Any, rows: int) -> Layout:
@@ -79,6 +82,9 @@ class Layout:
         Raises:
             UsageError: It does not have the structure, shapes and dtypes of the first one.
         """
+        if type(sample) is np.ndarray and self.structure is LEAF and (sample.shape, sample.dtype) == self.rows[0]:
+            views[0][position] = sample  # what the rest comes to; threads that copy want to hold the GIL but briefly
+            return
         values, structure = flatten(sample)
         if structure != self.structure:
             raise UsageError(
@@ -127,6 +133,11 @@ def shaped(root: npt.NDArray[np.uint8], leaf: Leaf, shape: tuple[int, ...]) -> n
     """Return the leaf as a view with the given shape into `root`, the bytes of its slot."""
     size = math.prod(shape) * leaf.dtype.itemsize
     return root[leaf.offset_bytes : leaf.offset_bytes + size].view(leaf.dtype).reshape(shape)
+
+
+def trimmed(leaf: Leaf, rows: int | None) -> tuple[int, ...]:
+    """Return the shape of the leaf that a consumer sees, where a batch has only `rows` rows; None for all."""
+    return leaf.shape if rows is None else (rows, *leaf.shape[1:])
 
 
 def _parts(structure: Structure) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from interlock._core._fence import Fence
 from interlock._core._lease import LeaseState
+from interlock._core._spans import Level, Span, about, host_track, report, traced
 from interlock.feed._statistics import FeedStatistics
 from interlock.feed._work import Work
 
@@ -56,10 +57,12 @@ class Pipeline:
         staging: Slots. Not used by anybody else until `idle`.
         workers: Threads; 0 makes each batch on the consumer's thread when it is asked for.
         depth: Batches that are being made or wait for the consumer.
+        subject: Whose batches they are, for traces.
     """
 
-    def __init__(self, reader: Reader, staging: Staging, *, workers: int, depth: int) -> None:
+    def __init__(self, reader: Reader, staging: Staging, *, workers: int, depth: int, subject: str = "feed") -> None:
         self._reader = reader
+        self._subject = subject
         self._staging = staging
         self._workers = workers
         self._depth = depth
@@ -71,6 +74,11 @@ class Pipeline:
         self._stopped = False
         self._failed: list[Work] = []
         self._tally = _Tally()
+
+    @property
+    def crew(self) -> Crew | None:
+        """Its workers; None where the consumer's thread makes the batches."""
+        return self._crew
 
     @property
     def idle(self) -> bool:
@@ -107,9 +115,21 @@ class Pipeline:
                 self._count(work, began)
                 began = time.perf_counter()
                 continue
-            tree = self._staging.hand_over(work)
+            tree = self._hand_over_traced(work, began) if traced() else self._staging.hand_over(work)
             self._count(work, began)
             return work, tree
+
+    def _hand_over_traced(self, work: Work, began: float) -> Any:
+        start_ns = time.perf_counter_ns()
+        with about(work.subject, work.number):
+            tree = self._staging.hand_over(work)
+        end_ns, track = time.perf_counter_ns(), host_track()
+        report(Span(track, "wait", int(began * 1e9), start_ns, work.number, subject=work.subject))
+        report(Span(track, "hand over", start_ns, end_ns, work.number, work.nbytes, work.subject))
+        ring = self._staging.ring.statistics()
+        report(Level(work.subject, "batches ready", end_ns, ring.ready))
+        report(Level(work.subject, "batches lent", end_ns, ring.lent))
+        return tree
 
     def stop(self) -> None:
         """End the pass: no more plans are taken up. Never blocks; workers finish the sample that they are at."""
@@ -177,6 +197,7 @@ class Pipeline:
                 return
             work, self._next_plan = self._next_plan, None
             work.lease = lease
+            work.subject = self._subject
             self._works[lease.sequence] = work
             if self._crew is not None:
                 self._crew.give(work)
@@ -186,7 +207,9 @@ class Pipeline:
             if self._exhausted:
                 raise StopIteration
             slot_began = time.perf_counter()
-            self._handle(self._staging.wait_free())
+            returned = self._staging.wait_free()
+            if returned is not None:
+                self._handle(returned)
             self._tally.wait_slot_s += time.perf_counter() - slot_began
             return
         oldest = self._works[min(self._works)]
@@ -210,6 +233,7 @@ def make(work: Work, reader: Reader, staging: Staging, *, stopped: Callable[[], 
     memory = staging.memory_of(work.lease)
     made = 0
     failed: BaseException | None = None
+    start_ns = time.perf_counter_ns() if traced() else 0
     while (unit := work.take()) < work.units:
         made += 1
         if failed is None and not stopped():
@@ -217,6 +241,9 @@ def make(work: Work, reader: Reader, staging: Staging, *, stopped: Callable[[], 
                 reader.run(work, unit, memory)
             except BaseException as error:  # noqa: BLE001 - SystemExit too: it must reach the consumer, not end a worker
                 failed = error
+    if start_ns and made:
+        size_bytes = work.layout.size_bytes * made // work.units if work.layout is not None else 0
+        report(Span(host_track(), "fill", start_ns, time.perf_counter_ns(), work.number, size_bytes, work.subject))
     if made and work.settle(made, failed):
         _finish(work, reader, staging, memory)
 
@@ -227,13 +254,24 @@ def _finish(work: Work, reader: Reader, staging: Staging, memory: Callable[[int]
         try:
             reader.finish(work, memory)
             if not work.void and work.layout is not None:
-                work.ready = staging.carry(work, memory(work.layout.size_bytes))
+                work.ready = _carry(work, staging, memory(work.layout.size_bytes))
         except BaseException as error:  # noqa: BLE001 - as above
             cause = error
     if cause is not None:
         work.cause = cause
         work.ready = Fence.failed(cause)
     staging.inbox.post(work)
+
+
+def _carry(work: Work, staging: Staging, memory: SlotMemory) -> Fence:
+    if not traced():
+        return staging.carry(work, memory)
+    start_ns = time.perf_counter_ns()
+    with about(work.subject, work.number):
+        ready = staging.carry(work, memory)
+    if ready.points:
+        report(Span(host_track(), "queue copy", start_ns, time.perf_counter_ns(), work.number, subject=work.subject))
+    return ready
 
 
 @final

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
+from interlock import _waiting
+from interlock._core._handover import Part, Placement, StreamDevice
+from interlock._core._spans import Span, host_track, report, traced
 from interlock._core._tree import flatten
 from interlock.errors import UsageError
+from interlock.feed._arrivals import Arrival, arrival, unlisted
 from interlock.feed._feed import open_target
 from interlock.feed._iteration import Passes
 from interlock.feed._layout import Layout, as_numbers
 from interlock.feed._samples import is_array
 from interlock.feed._work import Work
-from interlock.frameworks import framework_named
+from interlock.frameworks import framework_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -24,18 +28,32 @@ if TYPE_CHECKING:
     from interlock._core._pool import SlotMemory
     from interlock._core._protocols import Device
     from interlock.feed._iteration import BatchIterator
+    from interlock.feed._pipeline import Crew
     from interlock.feed._statistics import FeedStatistics
+    from interlock.frameworks._own_memory import DriverDevice
+
+    _Laid: TypeAlias = tuple[Layout, list[Any], dict[int, Any]]
 
 
 @final
 class BatchReader:
-    """Whole batches in the order in which an iterator gives them; each may have shapes of its own."""
+    """Whole batches in the order in which an iterator gives them; each may have shapes of its own.
 
-    def __init__(self, iterator: Iterator[Any]) -> None:
+    Args:
+        iterator: Gives them.
+        device: Where they go, if it can take arrays that are on a device, or in pinned memory, by itself.
+        timeout_s: How long a copy out of the loader's memory may take.
+    """
+
+    def __init__(self, iterator: Iterator[Any], device: DriverDevice | None = None, timeout_s: float = 300.0) -> None:
         self._iterator = iterator
+        self._device = device
+        self._timeout_s = timeout_s
         self._ended = False
+        self.stopped = False
         self._largest_bytes = 1
-        self._peeked: list[Any] = []
+        self._peeked: list[_Laid] = []
+        self._lent: Work | None = None
 
     @property
     def slot_bytes(self) -> int:
@@ -50,62 +68,119 @@ class BatchReader:
             except StopIteration:
                 self._ended = True
             else:
-                self._largest_bytes = _lay_out(first)[0].size_bytes
-                self._peeked.append(first)
+                laid = self._lay_out(first)
+                self._largest_bytes = laid[0].size_bytes
+                self._peeked.append(laid)
         return None if self._ended else Work(number, number, 1, units=1)
 
     def run(self, work: Work, unit: int, memory: Callable[[int], SlotMemory]) -> None:  # noqa: ARG002 - one piece
-        """As in `Reader`. The bytes are copied before the loader is asked for more, so it may recycle its buffers."""
+        """As in `Reader`. The bytes are copied before the loader is asked for more, so it may recycle its buffers.
+
+        Blocks: until the device has copied what it takes out of the loader's memory by itself.
+        """
+        self.settle()
         began = time.perf_counter()
+        peeked, self._peeked = self._peeked, []
         try:
-            batch = self._peeked.pop() if self._peeked else next(self._iterator)
+            batch = None if peeked else next(self._iterator)
         except StopIteration:
             self._ended = True
             work.void = True
             return
         fetched = time.perf_counter()
-        layout, arrays, work.extras = _lay_out(batch)
+        # The first batch was laid out where it was made: its producer's stream is the current one of that thread.
+        layout, arrays, work.extras = peeked[0] if peeked else self._lay_out(batch)
         work.layout = layout
         self._largest_bytes = max(self._largest_bytes, layout.size_bytes)
-        for view, array in zip(work.views(memory), arrays, strict=True):
-            np.copyto(view, array, casting="no")
-        work.rows = len(arrays[0])
-        work.nbytes = sum(array.nbytes for array in arrays)
+        if any(isinstance(array, Arrival) for array in arrays):
+            self._lent = work
+            work.parts = _parts(work, arrays, memory)
+        else:
+            for view, array in zip(work.views(memory), arrays, strict=True):
+                np.copyto(view, array, casting="no")
+        work.rows = arrays[0].shape[0]
+        work.nbytes = sum(leaf.size_bytes for leaf in layout.leaves)
         work.count(fetched - began, time.perf_counter() - fetched, [])
+
+    def settle(self) -> None:
+        """Wait until the batch before is copied, if it is taken out of the loader's memory by the device. Blocks."""
+        work, self._lent = self._lent, None
+        if work is None or work.cause is not None:
+            return
+        start_ns = time.perf_counter_ns()
+        what = f"the copy of batch {work.number} out of the loader's memory"
+        _waiting.wait(work.ready, timeout_s=self._timeout_s, what=what)
+        work.parts = ()
+        if traced():
+            end_ns = time.perf_counter_ns()
+            report(Span(host_track(), "wait for copy", start_ns, end_ns, work.number, subject=work.subject))
 
     def finish(self, work: Work, memory: Callable[[int], SlotMemory]) -> None:
         """As in `Reader`."""
 
     def stop(self) -> None:
-        """As in `Reader`."""
-        self._ended = True
+        """As in `Reader`. The loader is let go of."""
+        self._ended = self.stopped = True
+        self._iterator = iter(())
+        self._peeked = []
+
+    def _lay_out(self, batch: Any) -> _Laid:
+        """Return where the arrays of a batch go, the arrays, and what is no array by leaf position."""
+        values, structure = flatten(batch)
+        names = structure.names()
+        arrays: list[tuple[str, Any]] = []
+        extras: dict[int, Any] = {}
+        for position, (name, value) in enumerate(zip(names, values, strict=True)):
+            array = self._array(value, name)
+            if array is None:
+                extras[position] = value
+            else:
+                arrays.append((name, array))
+        if not arrays:
+            raise UsageError("a batch of the loader holds no array", hint="prefetch hands over arrays and tensors")
+        layout = Layout.pack(structure, [(name, array.shape, array.dtype) for name, array in arrays])
+        return layout, [array for _, array in arrays], extras
+
+    def _array(self, value: Any, name: str) -> Any:
+        """Return what a leaf of a batch is copied from: an `Arrival` or a NumPy array; None if it is no array."""
+        value = unlisted(value)
+        if self._device is not None:
+            arrived = arrival(value, f"leaf {name!r}" if name else "the batch", self._device)
+            if arrived is not None:
+                return arrived if arrived.shape else None
+        on_device = hasattr(value, "__cuda_array_interface__")  # and none may be taken: refused by name
+        return as_numbers(value, name) if on_device or is_array(value) else None
 
 
-def _lay_out(batch: Any) -> tuple[Layout, list[Any], dict[int, Any]]:
-    """Return where the arrays of a batch go, the arrays, and what is no array by leaf position."""
-    values, structure = flatten(batch)
-    names = structure.names()
-    arrays: list[tuple[str, Any]] = []
-    extras: dict[int, Any] = {}
-    for position, (name, value) in enumerate(zip(names, values, strict=True)):
-        if is_array(value):
-            arrays.append((name, as_numbers(value, name)))
+def _parts(work: Work, arrays: list[Any], memory: Callable[[int], SlotMemory]) -> list[Part]:
+    """Write what the host must copy into the slot, and return where every leaf is."""
+    assert work.layout is not None  # noqa: S101 - set by the caller
+    parts: list[Part] = []
+    for position, (leaf, array) in enumerate(zip(work.layout.leaves, arrays, strict=True)):
+        if isinstance(array, Arrival):
+            source = array.memory
         else:
-            extras[position] = value
-    if not arrays:
-        raise UsageError("a batch of the loader holds no array", hint="prefetch hands over arrays and CPU tensors")
-    layout = Layout.pack(structure, [(name, array.shape, array.dtype) for name, array in arrays])
-    return layout, [array for _, array in arrays], extras
+            np.copyto(work.views(memory)[position], array, casting="no")
+            staging = memory(work.layout.size_bytes).staging
+            source = staging.slice(leaf.offset_bytes, leaf.size_bytes) if leaf.size_bytes else None
+        if source is not None:
+            parts.append(Part(leaf.offset_bytes, source))
+    return parts
 
 
 @final
 class Prefetch:
     """What `prefetch` returns. Each iteration of it is one of the loader, ahead of the consumer."""
 
-    def __init__(self, loader: Iterable[Any], passes: Passes, depth: int) -> None:
+    def __init__(
+        self, loader: Iterable[Any], passes: Passes, depth: int, device: DriverDevice | None, timeout_s: float
+    ) -> None:
         self._loader = loader
         self._passes = passes
         self._depth = depth
+        self._device = device
+        self._timeout_s = timeout_s
+        self._last: tuple[Crew | None, BatchReader] | None = None
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type] # a loader without a length raises its own TypeError
@@ -119,13 +194,22 @@ class Prefetch:
         self.close()
 
     def __iter__(self) -> BatchIterator:
-        return self._passes.start(
-            BatchReader(iter(self._loader)),
-            workers=1,
-            depth=self._depth,
-            present=lambda _, batch: batch,
-            failed=lambda _: None,
+        self._settle()
+        reader = BatchReader(_batches(self._loader), self._device, self._timeout_s)
+        iterator = self._passes.start(
+            reader, workers=1, depth=self._depth, present=lambda _, batch: batch, failed=lambda _: None
         )
+        self._last = (iterator.pipeline.crew, reader)
+        return iterator
+
+    def _settle(self) -> None:
+        """Wait for a pass that was left early: its thread may be in the loader, its copies in the loader's memory."""
+        if self._last is None:
+            return
+        crew, reader = self._last
+        if crew is not None and reader.stopped:
+            crew.join(time.monotonic() + self._timeout_s)
+            reader.settle()
 
     def statistics(self) -> FeedStatistics:
         """Return counts since it was made; see `FeedStatistics`. `samples` counts rows of the first array."""
@@ -136,25 +220,50 @@ class Prefetch:
         self._passes.close()
 
 
+def _batches(loader: Any) -> Iterator[Any]:
+    """Iterate over a loader; over a pipeline of DALI until its epoch ends."""
+    if hasattr(loader, "__iter__") or not hasattr(loader, "share_outputs"):
+        return iter(loader)
+    return _epoch(loader)
+
+
+def _epoch(pipeline: Any) -> Iterator[Any]:
+    while True:
+        try:
+            outputs = pipeline.run()
+        except StopIteration:
+            pipeline.reset()
+            return
+        yield outputs
+
+
 def prefetch(
     loader: Iterable[Any],
     *,
-    to: Literal["numpy", "torch", "jax"],
+    to: Any,
     device: str | Device = "auto",
     depth: int = 2,
+    zero_copy: bool = False,
+    fixed: bool = False,
     budget_bytes: int = 1 << 30,
     timeout_s: float = 300.0,
+    verify: bool = False,
 ) -> Prefetch:
     """Hand over the batches of any loader as a framework's arrays, made ahead by one thread.
 
     Args:
-        loader: An iterable of batches, as a torch `DataLoader`: arrays or CPU tensors, or dicts, tuples and lists of
-            them. What is no array (strings, numbers) is passed through. Batches may differ in shape.
+        loader: An iterable of batches, as a torch `DataLoader`, or a pipeline of DALI: arrays or tensors, or dicts,
+            tuples and lists of them. What is no array (strings, numbers) is passed through. Batches may differ in
+            shape. Arrays on a CUDA device (of torch, CuPy, JAX, DALI, or with `__cuda_array_interface__`) are taken
+            where batches go to one.
         to: As in `Feed`.
         device: As in `Feed`.
         depth: As in `Feed`.
+        zero_copy: As in `Feed`.
+        fixed: As in `Feed`.
         budget_bytes: As in `Feed`.
         timeout_s: As in `Feed`.
+        verify: As in `Feed`.
 
     Returns:
         An iterable, with `statistics()` and `close()`. Its batches may be kept as long as you like.
@@ -162,8 +271,14 @@ def prefetch(
     Raises:
         UsageError: An argument that cannot be meant.
 
-    Ordering: a batch is copied before the loader is asked for the next, so a loader may recycle its buffers.
-    Copies: each batch once, into a slot.
+    Ordering:
+        A batch is copied before the loader is asked for the next, so a loader may recycle its buffers. An array on a
+        device is copied after its producer's work: the loader's thread's current stream of its framework. The thread
+        that runs the loader waits until that copy is done; the consumer does not.
+
+    Copies:
+        Each batch once, into a slot; what is on a device or in pinned memory not into a slot, but straight to the
+        consumer's memory.
 
     Example:
         >>> import numpy as np
@@ -173,5 +288,8 @@ def prefetch(
     """
     if depth < 1:
         raise UsageError(f"depth is {depth}", hint="give at least 1")
-    framework = framework_named(to)
-    return Prefetch(loader, Passes(open_target(device, framework), framework, budget_bytes, timeout_s), depth)
+    framework, sharding = framework_for(to)
+    target = open_target(device, framework, sharding)
+    placement = Placement(zero_copy, fixed, sharding)
+    passes = Passes(target, framework, budget_bytes, timeout_s, placement, verify=verify)
+    return Prefetch(loader, passes, depth, target if isinstance(target, StreamDevice) else None, timeout_s)

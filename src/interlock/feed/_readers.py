@@ -25,6 +25,10 @@ OnError = Literal["raise", "skip"]
 
 _BULK_PIECE_BYTES = 256 << 10
 """Below this a piece of a bulk read costs more to hand to a worker than to copy."""
+_MOST_ROWS = 8
+_QUICK_S = 1e-3
+"""Samples that come sooner than this are handed to workers several at a time; slow ones one by one, so that no worker
+is left with many."""
 
 
 @final
@@ -34,17 +38,20 @@ class SampleReader:
     Args:
         samples: The samples of the epoch.
         batch_size: Rows of a batch.
-        bulk_pieces: Into how many pieces a batch is cut where samples are read many at once; 0 if they are not.
+        workers: How many workers share a batch.
+        bulk: Whether the source may read many samples at once.
         drop_last: Leave out a batch that is not full.
         on_error: What to do with a sample whose source raises.
     """
 
     def __init__(
-        self, samples: Samples, batch_size: int, *, bulk_pieces: int, drop_last: bool, on_error: OnError
+        self, samples: Samples, batch_size: int, *, workers: int, bulk: bool, drop_last: bool, on_error: OnError
     ) -> None:
         self._samples = samples
         self._batch_size = batch_size
-        self._bulk_pieces = bulk_pieces
+        self._workers = max(1, workers)
+        self._bulk = bulk
+        self._sample_s = _QUICK_S
         self._drop_last = drop_last
         self._on_error = on_error
         self._total = samples.total
@@ -75,9 +82,10 @@ class SampleReader:
     def _units(self, rows: int) -> int:
         if self._samples.serial:
             return 1
-        if not self._bulk_pieces or self._layout is None:
-            return rows
-        return max(1, min(self._bulk_pieces, rows, self._layout.size_bytes // _BULK_PIECE_BYTES))
+        if not self._bulk or self._layout is None:
+            most = _MOST_ROWS if self._sample_s < _QUICK_S else 1
+            return -(-rows // max(1, min(most, rows // self._workers)))
+        return max(1, min(self._workers, rows, self._layout.size_bytes // _BULK_PIECE_BYTES))
 
     def _learn_layout(self, start: int) -> None:
         """Fetch the first sample that the source can give; all others must look like it."""
@@ -94,18 +102,15 @@ class SampleReader:
                 if self._on_error == "raise":
                     return
             else:
-                if not self._bulk_pieces:
+                if not self._bulk:
                     self._fetched[position] = (sample, None)
                 return
 
     def run(self, work: Work, unit: int, memory: Callable[[int], SlotMemory]) -> None:
-        """As in `Reader`: a piece is one sample, a run of them where they are read in bulk, or a batch in order."""
+        """As in `Reader`: a piece is a run of samples."""
         first, last = work.rows * unit // work.units, work.rows * (unit + 1) // work.units
-        if self._bulk_pieces and work.layout is not None and self._run_bulk(work, first, last, memory):
-            return
-        for row in range(first, last):
-            if self._stopped or not self._run_one(work, row, memory):
-                return
+        if not (self._bulk and work.layout is not None and self._run_bulk(work, first, last, memory)):
+            self._run_each(work, range(first, last), memory)
 
     def _run_bulk(self, work: Work, first: int, last: int, memory: Callable[[int], SlotMemory]) -> bool:
         began = time.perf_counter()
@@ -120,26 +125,32 @@ class SampleReader:
             work.count(time.perf_counter() - began, 0.0, [])
         return done
 
-    def _run_one(self, work: Work, row: int, memory: Callable[[int], SlotMemory]) -> bool:
-        """Make one row; return whether a later row of the batch is still wanted."""
-        position = work.start + row
-        if self._total is not None and position >= self._total:
-            return False
-        began = fetched = time.perf_counter()
+    def _run_each(self, work: Work, rows: range, memory: Callable[[int], SlotMemory]) -> None:
+        """Make rows one by one. Each sample is copied before the next is asked for, so a source may recycle memory."""
+        clock, layout = time.perf_counter, work.layout
+        fetch_s = copy_s = 0.0
         errors: list[tuple[int, Exception]] = []
-        try:
-            sample = self._fetch(position)
-            fetched = time.perf_counter()
-            if work.layout is not None:
-                work.layout.write(work.views(memory), row, sample)
-        except StopIteration:
-            self._end_at(position)
-            return False
-        except Exception as error:  # noqa: BLE001 - concerns this sample
-            errors.append((row, error))
-            fetched = max(fetched, began)
-        work.count(fetched - began, time.perf_counter() - fetched, errors)
-        return not errors or self._on_error == "skip"
+        for row in rows:
+            position = work.start + row
+            if self._stopped or (self._total is not None and position >= self._total):
+                break
+            began = fetched = clock()
+            try:
+                sample = self._fetch(position)
+                fetched = clock()
+                if layout is not None:
+                    layout.write(work.views(memory), row, sample)
+            except StopIteration:
+                self._end_at(position)
+                break
+            except Exception as error:  # noqa: BLE001 - concerns this sample
+                errors.append((row, error))
+            fetch_s += fetched - began
+            copy_s += clock() - fetched
+            if errors and self._on_error == "raise":
+                break
+        self._sample_s = fetch_s / len(rows)
+        work.count(fetch_s, copy_s, errors)
 
     def _fetch(self, position: int) -> Any:
         sample, error = self._fetched.pop(position, (None, None))

@@ -14,27 +14,27 @@ import numpy as np
 from interlock import _waiting
 from interlock._core import _events
 from interlock._core._fence import Fence
-from interlock._core._handover import Leaf, Placement, StreamDevice, SupportsReceiver
 from interlock._core._lease import LeaseState
 from interlock._core._loan import Loan
 from interlock._core._pool import SlotPool
 from interlock._core._ring import Ring
 from interlock._core._sites import here
-from interlock.devices import open_device
-from interlock.errors import BoundError, InternalError, UsageError
-from interlock.feed._layout import shaped
+from interlock.errors import BoundError, InternalError
+from interlock.feed._layout import shaped, trimmed
+from interlock.feed._verify import Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from interlock._core._fence import Timeline
     from interlock._core._handover import Receiver
     from interlock._core._lease import Lease
     from interlock._core._pool import SlotMemory
     from interlock._core._protocols import Device, Framework
+    from interlock.feed._layout import Layout
     from interlock.feed._work import Work
 
-_ANYHOW = Placement()
+_PATIENCE_S = 0.2
+"""A device that is behind gives a slot back sooner than that."""
 _GRUMBLE_S = 5.0
 """After so many seconds without a free slot the feed says what holds them."""
 
@@ -55,10 +55,8 @@ class Staging:
         framework: Who reads them.
         budget_bytes: Most bytes in slots.
         timeout_s: How long `wait_free` waits.
-        placement: How the consumer wants its arrays.
-
-    Raises:
-        UsageError: The framework has no such arrays there.
+        receiver: How batches get to arrays on the device, for a framework that has them there.
+        verify: Whether batches are compared with what was written, and slots that come back are poisoned.
     """
 
     def __init__(
@@ -67,21 +65,24 @@ class Staging:
         framework: Framework,
         budget_bytes: int,
         timeout_s: float,
-        placement: Placement = _ANYHOW,
+        receiver: Receiver | None = None,
+        *,
+        verify: bool = False,
     ) -> None:
         self.device = device
         self.framework = framework
         self.inbox: _waiting.Inbox[Work | weakref.ref[Any]] = _waiting.Inbox()
         self.ring = Ring(1, name="the feed")
         self._stream = device.stream("feed")
-        self._receiver = _receiver_of(framework, device, self._stream, placement)
-        mirrored = self._receiver is None or self._receiver.mirrored
+        self._receiver = receiver
+        mirrored = receiver is None or receiver.mirrored
         self.pool = SlotPool(device, budget_bytes, name="the feed", mirrored=mirrored)
         self.host_syncs = 0
         self._party = f"{framework.name}@{id(self):x}"  # one ring's sequence numbers say nothing of another's
         self._timeout_s = timeout_s
         self._loans: dict[weakref.ref[Any], tuple[Lease, Fence]] = {}
         self._largest_bytes = 1
+        self._verifier = Verifier(device, framework, self._stream, timeout_s) if verify else None
 
     def claim(self, slot_bytes: int) -> Lease | None:
         """Take a free slot, if there is one; `slot_bytes` bounds how many the budget allows.
@@ -97,7 +98,10 @@ class Staging:
                 hint="raise budget_bytes, or make batches smaller",
             )
         self.ring.limit = self.pool.budget_bytes // self._largest_bytes
-        return self.ring.claim_nowait()
+        lease = self.ring.claim_nowait()
+        if self._verifier is not None:
+            self._verifier.sweep()
+        return lease
 
     def memory_of(self, lease: Lease) -> Callable[[int], SlotMemory]:
         """Return the function that a worker gets its slot's memory from."""
@@ -113,9 +117,11 @@ class Staging:
         if work.layout is None:
             return work.ready
         size = work.layout.size_bytes
+        if self._verifier is not None:
+            self._verifier.filled(work, memory)
         if self._receiver is not None:
-            leaves = [replace(leaf, shape=_trimmed(leaf, work.trim)) for leaf in work.layout.leaves]
-            work.carried = self._receiver.carry(memory, leaves, size)
+            leaves = [replace(leaf, shape=trimmed(leaf, work.trim)) for leaf in work.layout.leaves]
+            work.carried = self._receiver.carry(memory, leaves, size, work.parts)
             return work.carried.ready
         if self.device.host_visible:
             return work.ready
@@ -133,6 +139,7 @@ class Staging:
 
         Raises:
             DeviceError: The copy failed.
+            CorruptionError: With `verify`, a batch is not what was written.
         """
         lease, layout = work.lease, work.layout
         if layout is None:
@@ -142,7 +149,7 @@ class Staging:
             self._lend(weakref.ref(token, self.inbox.post), lease, work.carried.read)
             arrays = self._receiver.hand_over(work.carried, token)
             work.carried = None
-            return layout.structure.rebuild(_with_extras(arrays, work))
+            return self._rebuilt(arrays, work, layout)
         if lease.fence.points:
             _waiting.wait(lease.fence, timeout_s=self._timeout_s, what=f"the copy of batch {work.number}")
             self.host_syncs += 1
@@ -153,8 +160,15 @@ class Staging:
             timeline, read = _events.host_timeline(), f"{self._party} read"  # on the host, from here on
             _events.emit(_events.Access(timeline, memory.region, "read", read, site=here()))
         root = np.asarray(loan)
-        arrays = [self.framework.lend(shaped(root, leaf, _trimmed(leaf, work.trim))) for leaf in layout.leaves]
-        return layout.structure.rebuild(_with_extras(arrays, work))
+        arrays = [self.framework.lend(shaped(root, leaf, trimmed(leaf, work.trim))) for leaf in layout.leaves]
+        return self._rebuilt(arrays, work, layout)
+
+    def _rebuilt(self, arrays: list[Any], work: Work, layout: Layout) -> Any:
+        if self._verifier is not None:
+            self._verifier.check(work, arrays)
+        for position, value in sorted(work.extras.items()):
+            arrays.insert(position, value)
+        return layout.structure.rebuild(arrays)
 
     def _lend(self, reference: weakref.ref[Any], lease: Lease, read: Fence) -> None:
         """Note that a consumer has the slot of `lease` until `reference` dies, and a copy reads it until `read`."""
@@ -167,6 +181,8 @@ class Staging:
         self._emit(lease, "returned")
         self.ring.retire(lease, read)
         self.ring.collect()
+        if self._verifier is not None:
+            self._verifier.sweep()
 
     def _emit(self, lease: Lease, what: Literal["lent", "returned"]) -> None:
         if _events.observed():
@@ -174,19 +190,27 @@ class Staging:
             timeline = _events.host_timeline()
             _events.emit(_events.Handoff(timeline, region, what, self._party, lease.sequence, "slot", here()))
 
-    def close(self) -> None:
-        """Let go of what the framework keeps between batches."""
-        if self._receiver is not None:
-            self._receiver.close()
+    def wait_free(self) -> Work | weakref.ref[Any] | None:
+        """Block until something comes back, while every slot is lent, or a copy still reads it.
 
-    def wait_free(self) -> Work | weakref.ref[Any]:
-        """Block until something comes back, while every slot is lent.
+        Returns:
+            The message that says so; None if the copy that was under way the longest is done.
 
         Raises:
             BoundError: Nothing did in time; the message says who holds what.
+            DeviceError: The copy failed.
         """
+        reading = next(iter(self.ring.leases(LeaseState.RETIRING)), None)
+        if reading is not None:  # the link is what everybody waits for
+            what = f"the copy of batch {reading.sequence} to {self.device.name}"
+            _waiting.wait(reading.fence, timeout_s=self._timeout_s, what=what)
+            self.ring.collect()
+            return None
         deadline = time.monotonic() + self._timeout_s
-        gc.collect()  # a batch in a reference cycle is not in use any more
+        message = self.inbox.wait_take(min(self._timeout_s, _PATIENCE_S))
+        if message is not None:
+            return message
+        gc.collect()  # a batch in a reference cycle is not in use any more; slow, so not where a device is just behind
         grumbled = False
         while (left_s := deadline - time.monotonic()) > 0:
             message = self.inbox.wait_take(min(left_s, _GRUMBLE_S))
@@ -206,30 +230,6 @@ class Staging:
             f"the consumer, or {self.framework.name} computing for it, still holds {len(lent)} of {self.ring.limit} "
             f"batches (numbers {shown}), {self.pool.allocated_bytes:,} of {self.pool.budget_bytes:,} bytes"
         )
-
-
-def _receiver_of(framework: Framework, device: Device, stream: Timeline, placement: Placement) -> Receiver | None:
-    receiver = None
-    if isinstance(framework, SupportsReceiver):
-        receiver = framework.receiver(device, stream, placement, open_device)
-    if receiver is None and isinstance(device, StreamDevice):
-        raise UsageError(
-            f"{framework.name} has no arrays on {device.name}",
-            hint="feed torch, jax or cupy, or leave the device out",
-        )
-    if receiver is None and placement.fixed:
-        raise UsageError("fixed addresses need arrays on a device", why=f"these are on {device.name}")
-    return receiver
-
-
-def _trimmed(leaf: Leaf, rows: int | None) -> tuple[int, ...]:
-    return leaf.shape if rows is None else (rows, *leaf.shape[1:])
-
-
-def _with_extras(arrays: list[Any], work: Work) -> list[Any]:
-    for position, value in sorted(work.extras.items()):
-        arrays.insert(position, value)
-    return arrays
 
 
 _HOLDERS_HINT = "drop batches when done, copy what you keep, or raise budget_bytes"

@@ -13,12 +13,12 @@ from interlock._core._sites import here
 from interlock.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     import numpy.typing as npt
 
-    from interlock._core._handover import Carried
+    from interlock._core._handover import Carried, Part
     from interlock._core._lease import Lease
     from interlock._core._pool import SlotMemory
     from interlock.feed._layout import Layout
@@ -52,6 +52,7 @@ class Work:
         units: Pieces that workers take; each is taken once.
         layout: How the slot is laid out; a reader that learns it late sets it while filling.
         trim: Rows of each leaf that the consumer sees; None for all that the layout has.
+        parts: Bytes of the batch that are not in the slot, where a loader has them on a device or pinned.
         extras: Values that travel beside the slot, by leaf position; empty where every leaf is an array.
         errors: (position, error) of samples that failed.
         void: Whether there is nothing to hand over: the epoch ended before, or every sample failed.
@@ -59,6 +60,7 @@ class Work:
         ready: When the bytes are where the consumer reads them.
         carried: What a framework with arrays on a device needs to hand the batch over; else None.
         cause: Why the whole batch failed, or None.
+        subject: Whose batch it is, for traces.
         lease: Its slot, once the owner has claimed one.
         take: Returns the number of the next piece, each once, from any thread.
     """
@@ -69,6 +71,7 @@ class Work:
     units: int
     layout: Layout | None = None
     trim: int | None = None
+    parts: Sequence[Part] = ()
     extras: dict[int, Any] = field(default_factory=dict)
     errors: list[tuple[int, Exception]] = field(default_factory=list)
     void: bool = False
@@ -79,6 +82,7 @@ class Work:
     ready: Fence = Fence.EMPTY
     carried: Carried | None = None
     cause: BaseException | None = None
+    subject: str = ""
     lease: Lease = field(init=False)
     take: Callable[[], int] = field(init=False)
     _left: int = field(init=False)

@@ -23,6 +23,7 @@ _TABLE = {
     "numpy": ("interlock.frameworks._numpy", "NumpyFramework"),
     "torch": ("interlock.frameworks._torch", "TorchFramework"),
     "jax": ("interlock.frameworks._jax", "JaxFramework"),
+    "cupy": ("interlock.frameworks._cupy", "CupyFramework"),
 }
 
 

@@ -1,13 +1,7 @@
-"""JAX on the CPU: asynchronous, and an array may be our memory itself."""
+"""JAX: asynchronous, and an array may be our memory itself."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import itertools
-import queue
-import time
-import weakref
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -16,11 +10,21 @@ import numpy as np
 import numpy.typing as npt
 
 from interlock._core._fence import Fence
+from interlock._core._handover import Leaf, StreamDevice
 from interlock._core._protocols import Export
 from interlock.errors import UsageError
+from interlock.frameworks import _jax_drain
+from interlock.frameworks._jax_imports import Imports
+from interlock.frameworks._jax_receiver import DeviceReceiver, Side
+from interlock.frameworks._jax_sharded import HostShardedReceiver, ShardedReceiver
+from interlock.frameworks._jax_unpack import arrival, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from interlock._core._fence import Timeline
+    from interlock._core._handover import Placement, Receiver
+    from interlock._core._protocols import Device, DeviceArray, Pieces
 
 
 @final
@@ -59,69 +63,19 @@ class _Result:
 
 
 @final
-class _Imports:
-    """Host arrays that XLA holds, so that the process ends after XLA's threads have let go of them.
-
-    They need the interpreter for that, and one that asks for it while the interpreter shuts down aborts the process.
-    `block_until_ready` is not enough: a thread lets go of its inputs a little after the result is ready.
-    """
-
-    _PAUSE_S = 0.02
-    _QUIET_PAUSES = 3
-    """Nothing runs any more if this many pauses in a row bring no end and use no more processor time than `_IDLE_S`."""
-    _IDLE_S = 0.002
-    _BOUND_S = 60.0
-
-    def __init__(self) -> None:
-        self._held: dict[int, weakref.ref[npt.NDArray[Any]]] = {}
-        self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._numbers = itertools.count()
-        atexit.register(self.settle)
-
-    def watch(self, view: npt.NDArray[Any]) -> None:
-        """Note that XLA is about to hold `view`, which nobody else does."""
-        while self._take(0):
-            pass
-        number = next(self._numbers)
-        self._held[number] = weakref.ref(view, lambda _: self._ended.put(number))
-
-    def settle(self) -> None:
-        """Block until no computation uses imported memory any more.
-
-        What a live array or a view of it holds does no harm: that goes on the main thread. It cannot be told from what
-        a computation holds whose result was thrown away, but the computation keeps the processor busy.
-        """
-        if not self._held:
-            return
-        live_arrays: Any = jax.live_arrays  # JAX gives it no types
-        for array in live_arrays("cpu"):
-            with contextlib.suppress(Exception):  # a computation that failed is over too
-                array.block_until_ready()
-        deadline, quiet = time.monotonic() + self._BOUND_S, 0
-        while self._held and quiet < self._QUIET_PAUSES and time.monotonic() < deadline:
-            used_s = time.process_time()
-            quiet = 0 if self._take(self._PAUSE_S) or time.process_time() - used_s > self._IDLE_S else quiet + 1
-
-    def _take(self, timeout_s: float) -> bool:
-        try:
-            self._held.pop(self._ended.get(timeout=timeout_s))
-        except queue.Empty:
-            return False
-        return True
-
-
-@final
 class JaxFramework:
-    """CPU arrays. Done is proved by XLA running the deleter of the imported memory, after the last computation on it.
+    """Done is proved by XLA running the deleter of the imported memory, after the last computation on it.
 
     Source: measured with jax 0.10.2 and jaxlib 0.10.2 on the CPU: through DLPack the owner ends when the last
-    computation that reads it has run; through `jax.device_put` it ends at some later call into JAX, or not at all.
+        computation that reads it has run; through `jax.device_put` it ends at some later call into JAX, or not at all.
+        With jax 0.11.2 on CUDA through DLPack: the same, also while work is pending.
     """
 
     name = "jax"
+    immutable = True
 
     def __init__(self) -> None:
-        self._imports = _Imports()
+        self._imports = Imports()
 
     def owns(self, value: object) -> bool:
         """As in `Framework`."""
@@ -131,7 +85,11 @@ class JaxFramework:
         """As in `Framework`: what `jax.jit` returned."""
         return isinstance(model, jax.stages.Wrapped)
 
-    def prepare(self, model: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def home(self, model: object) -> str:  # noqa: ARG002
+        """As in `Framework`: the default device."""
+        return self.default_device()
+
+    def prepare(self, model: Callable[[Any], Any], device: str) -> Callable[[Any], Any]:  # noqa: ARG002
         """As in `Framework`: `model` itself."""
         return model
 
@@ -140,45 +98,70 @@ class JaxFramework:
         return
 
     def default_device(self, sharding: Any = None) -> str:
-        """`host` if new arrays go to the CPU, else the platform they go to."""
-        config: Any = jax.config
-        device = config.jax_default_device
-        platform = getattr(device, "platform", device) or jax.default_backend()
-        return "host" if platform == "cpu" else str(platform)
+        """As in `Framework`: where new arrays go now, or the first of the sharding's devices."""
+        if sharding is not None:
+            return _name_of(_devices_of(sharding)[0])
+        config: Any = jax.config  # JAX gives it no types
+        device = config.jax_default_device  # a device, the name of a platform, or None
+        if device is None or isinstance(device, str):
+            device = jax.local_devices(backend=device)[0]
+        return _name_of(device)
+
+    def receiver(
+        self, device: Device, stream: Timeline, placement: Placement, open_device: Callable[[str], Device]
+    ) -> Receiver | None:
+        """As in `SupportsReceiver`: XLA's own arrays, or with `zero_copy` the slot; global ones with a sharding."""
+        if placement.fixed:
+            raise UsageError("JAX has no arrays at fixed addresses", hint="leave out fixed=True")
+        if placement.sharding is not None:
+            return self._sharded_receiver(device, placement, open_device)
+        if not isinstance(device, StreamDevice):
+            return None
+        return DeviceReceiver(self._side(device, _device_at(device.index), placement), stream)
+
+    def _sharded_receiver(self, device: Device, placement: Placement, open_device: Callable[[str], Device]) -> Receiver:
+        devices = _devices_of(placement.sharding)
+        if not isinstance(device, StreamDevice):
+            return HostShardedReceiver(placement.sharding, devices, self.lend)
+        sides = [self._side(open_device(_name_of(one)), one, placement) for one in devices]
+        return ShardedReceiver(placement.sharding, sides)
+
+    def _side(self, device: Any, jax_device: Any, placement: Placement) -> Side:
+        return Side(device, jax_device, self._imports, zero_copy=placement.zero_copy)
 
     def lend(self, array: npt.NDArray[Any]) -> jax.Array:
         """As in `Framework`.
 
         Ordering: XLA reads the memory whenever the computations run; it holds the array's owner until then.
         """
-        view = array.view()
+        if arrival(array.dtype).as_is:
+            return self._import(array.view(), array.dtype)
+        packed = self._import(array.reshape(-1).view(np.uint8), array.dtype)
+        return unpack(packed, [Leaf("", array.shape, array.dtype, 0)])[0]
+
+    def _import(self, view: npt.NDArray[Any], dtype: np.dtype[Any]) -> jax.Array:
         self._imports.watch(view)
         try:
             return jnp.from_dlpack(view)
         except (TypeError, BufferError, RuntimeError) as error:
             raise UsageError(
-                f"JAX cannot take an array of dtype {array.dtype}", why=str(error), hint="cast it in the source"
+                f"JAX cannot take an array of dtype {dtype}", why=str(error), hint="cast it in the source"
             ) from error
+
+    def read_back(self, array: Any) -> npt.NDArray[Any] | None:
+        """As in `Framework`: of a copy, because JAX keeps the host value of an array that was asked for it once."""
+        return None if array.is_deleted() else np.asarray(jnp.copy(array))
+
+    def device_arrays(
+        self, value: Any, *, borrow: bool, open_device: Callable[[str], Device]
+    ) -> DeviceArray | Pieces | None:
+        """As in `SupportsDeviceArrays`."""
+        return _jax_drain.device_arrays(value, borrow=borrow, open_device=open_device)
 
     def export(self, value: Any, *, borrow: bool) -> Export:
         """As in `Framework`: a copy is dispatched behind the array's producer, so a later donation does no harm."""
         array: jax.Array = value
-        if isinstance(array, jax.core.Tracer):
-            raise UsageError(
-                "an array given to the drain has no value yet",
-                why="it is traced inside a jitted function",
-                hint="return it from the function and put the result",
-            )
-        if jnp.issubdtype(array.dtype, jax.dtypes.extended):
-            raise UsageError(f"an array of {array.dtype} has no NumPy form", hint="put jax.random.key_data of it")
-        if array.is_deleted():
-            raise UsageError(
-                "an array given to the drain was deleted",
-                why="it was donated to a jitted function, or .delete() was called",
-                hint="put it before it is donated",
-            )
-        if not array.is_fully_addressable:
-            raise UsageError("an array with shards on other hosts cannot be drained", hint="put its addressable shards")
+        _jax_drain.refuse_valueless(array)
         held = array if borrow else jnp.copy(array)
         return Export(
             tuple(array.shape),
@@ -187,3 +170,46 @@ class JaxFramework:
             stable=True,
             read=lambda: np.asarray(held),
         )
+
+
+def _device_at(index: int) -> Any:
+    """Return the device of this process that CUDA counts as `index`.
+
+    Raises:
+        UsageError: JAX does not see it.
+    """
+    try:
+        found = [one for one in jax.local_devices(backend="cuda") if one.local_hardware_id == index]
+    except RuntimeError as error:
+        raise UsageError("JAX sees no CUDA device", why=str(error), hint="pip install 'jax[cuda13]'") from error
+    if not found:
+        raise UsageError(f"JAX does not see cuda:{index}", hint="look at CUDA_VISIBLE_DEVICES and jax.local_devices()")
+    return found[0]
+
+
+def _devices_of(sharding: Any) -> list[Any]:
+    """Return the devices of a sharding in an order that does not change.
+
+    Raises:
+        UsageError: Some belong to other processes, or it wants memory that is not a device's own.
+    """
+    if not sharding.is_fully_addressable:
+        raise UsageError(
+            "a feed fills only the devices of its own process",
+            why="the sharding has others too",
+            hint="feed each process its own part on its own devices, and join the parts with "
+            "jax.make_array_from_process_local_data or jax.make_array_from_single_device_arrays",
+        )
+    devices = sorted(sharding.device_set, key=lambda one: one.id)
+    kind = sharding.memory_kind
+    if kind is not None and kind != devices[0].default_memory().kind:
+        raise UsageError(f"a feed fills no memory of kind {kind!r}", hint="leave memory_kind out of the sharding")
+    return devices
+
+
+def _name_of(device: Any) -> str:
+    """Return what Interlock calls one of JAX's devices."""
+    if device.platform == "cpu":
+        return "host"
+    kind = "cuda" if device.platform == "gpu" else device.platform
+    return f"{kind}:{device.local_hardware_id}"

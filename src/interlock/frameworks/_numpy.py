@@ -19,6 +19,7 @@ class NumpyFramework:
     """Host arrays. Done is proved by the end of the exported memory's owner."""
 
     name = "numpy"
+    immutable = False
 
     def owns(self, value: object) -> bool:
         """As in `Framework`; Python and NumPy numbers too."""
@@ -28,7 +29,11 @@ class NumpyFramework:
         """As in `Framework`; False: no callable wants NumPy and nothing else."""
         return False
 
-    def prepare(self, model: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def home(self, model: object) -> str:  # noqa: ARG002
+        """As in `Framework`: the default device."""
+        return self.default_device()
+
+    def prepare(self, model: Callable[[Any], Any], device: str) -> Callable[[Any], Any]:  # noqa: ARG002
         """As in `Framework`: `model` itself."""
         return model
 
@@ -43,6 +48,10 @@ class NumpyFramework:
     def lend(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """As in `Framework`: `array` itself."""
         return array
+
+    def read_back(self, array: Any) -> npt.NDArray[Any]:
+        """As in `Framework`; without a copy."""
+        return np.asarray(array)
 
     def export(self, value: Any, *, borrow: bool) -> Export:
         """As in `Framework`."""

@@ -1,7 +1,8 @@
 """Suites that say what an implementation must do: inherit from one, give it your object, and run pytest.
 
 `DeviceConformance`, `FrameworkConformance` and `SinkConformance` test one implementation of a protocol each;
-`RingMachine` plays with a ring. They need pytest and hypothesis, and each is imported when it is asked for.
+`RingMachine` plays with a ring; they need pytest and hypothesis. `gate` holds a stream, so that a race of microseconds
+is certain. Each is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from interlock.testing._devices import DeviceConformance
     from interlock.testing._frameworks import FrameworkConformance
+    from interlock.testing._gate import gate
     from interlock.testing._model import RingMachine
     from interlock.testing._sinks import SinkConformance
 
-__all__ = ["DeviceConformance", "FrameworkConformance", "RingMachine", "SinkConformance"]
+__all__ = ["DeviceConformance", "FrameworkConformance", "RingMachine", "SinkConformance", "gate"]
 
 _HOMES = {
     "DeviceConformance": "_devices",
     "FrameworkConformance": "_frameworks",
     "RingMachine": "_model",
     "SinkConformance": "_sinks",
+    "gate": "_gate",
 }
 
 

@@ -11,13 +11,16 @@ Example:
 
 from __future__ import annotations
 
+import gc
 import itertools
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from interlock._core._fence import Fence, HostTimeline
+from interlock._core._memory import HostMemory
 from interlock._waiting import wait
 from interlock.errors import DeviceError, InterlockError, UsageError
 
@@ -101,6 +104,17 @@ class DeviceConformance:
             _write(device, memory, b"link")
             assert _read(device, memory) == b"link"
 
+    @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs shared memory without a name")
+    def test_shared_host_memory_is_the_same_bytes_for_who_attaches_it(self, device: Device) -> None:
+        sharing: Any = device.allocate_host
+        memory = sharing(4096, shared=True)
+        there = HostMemory.attach(memory.fd, 4096, device.name)
+        there.view()[:4] = b"ring"
+        target, stream = device.allocate(4), device.stream("copy")
+        device.copy(target, memory.slice(0, 4), stream)
+        _wait(device.record(stream))
+        assert _read(device, target) == b"ring"
+
     # ------------------------------------------------------------ streams and copies
 
     def test_a_stream_is_the_same_one_each_time(self, device: Device) -> None:
@@ -137,6 +151,25 @@ class DeviceConformance:
             device.copy(out.slice(8 * number, 8), memory, stream)
         _wait(device.record(stream))
         assert bytes(out.view()) == b"".join(texts)
+
+    def test_a_queued_copy_keeps_its_memories(self, device: Device) -> None:
+        """The caller drops both; whoever gets such memory next must not be able to change what is copied."""
+        gate, stream, memory = _Gate(), device.stream("one"), device.allocate(64)
+        device.wait(stream, gate.fence)
+        device.copy(memory, _host(device, b"k" * 64), stream)
+        device.copy(device.allocate(64), memory, stream)
+        gc.collect()
+        others = [_host(device, b"x" * 64) for _ in range(8)]
+        gate.open()
+        _wait(device.record(stream))
+        assert _read(device, memory) == b"k" * 64
+        assert len({other.address for other in others}) == len(others)
+
+    def test_an_empty_copy_is_fine(self, device: Device) -> None:
+        memory = _filled(device, b"kept")
+        device.copy(memory.slice(2, 0), device.allocate_host(4).slice(4, 0), device.stream("copy"))
+        _wait(device.record(device.stream("copy")))
+        assert _read(device, memory) == b"kept"
 
     @pytest.mark.parametrize("sizes", [(4, 5), (5, 4)])
     def test_a_copy_between_different_sizes_is_refused(self, device: Device, sizes: tuple[int, int]) -> None:

@@ -201,6 +201,27 @@ class FrameworkConformance:
             memory.view()[:] = b"\xff" * memory.size_bytes
             np.testing.assert_array_equal(self.to_host(result), expected)
 
+    # ------------------------------------------------------------ read back
+
+    @pytest.mark.parametrize("shape", _SHAPES)
+    def test_what_is_read_back_are_the_bytes(self, framework: Framework, shape: tuple[int, ...]) -> None:
+        for dtype in self.shared_dtypes:
+            if np.dtype(dtype).isnative:
+                values = _values(dtype, shape)
+                held = framework.read_back(self.make(values))
+                assert held is not None
+                assert np.ascontiguousarray(held).tobytes() == values.tobytes(), f"dtype {dtype}"
+
+    def test_a_second_look_reads_the_memory_again(self, framework: Framework) -> None:
+        """What is kept from the first look would hide what happened since."""
+        memory, array, _loan, _inbox = _lent_memory("float32", (64, 3))
+        lent = framework.lend(array)
+        for value in (1, 2):
+            memory.view()[:] = bytes([value]) * memory.size_bytes
+            held = framework.read_back(lent)
+            assert held is not None
+            assert np.ascontiguousarray(held).tobytes() == bytes([value]) * array.nbytes
+
     # ------------------------------------------------------------ export
 
     @pytest.mark.parametrize("borrow", [False, True])

@@ -18,6 +18,7 @@ from interlock.check._simulate._torch_autograd import Backward
 from interlock.check._simulate._torch_compile import patch_compile
 from interlock.check._simulate._torch_copies import Copies
 from interlock.check._simulate._torch_cuda import Generator, patch_cuda
+from interlock.check._simulate._torch_device import StandIn
 from interlock.check._simulate._torch_dispatch import Dispatcher
 from interlock.check._simulate._torch_distributed import patch_distributed
 from interlock.check._simulate._torch_drains import DeviceArrays
@@ -104,7 +105,6 @@ def activate(schedule: Schedule | str, session: Listener | None, *, beside_a_gpu
     with ExitStack() as stack:
         stack.callback(_forget)
         stack.callback(patches.undo)
-        stack.callback(stand_in("cuda", engine.device))
         _install(engine, patches, stack)
         try:
             yield engine
@@ -137,6 +137,7 @@ def _install(engine: Engine, patches: Patches, stack: ExitStack) -> None:
     }
     dispatcher.special = {id(func): rule for func, rule in rules.items()}
     use(Streams(engine))
+    stack.callback(stand_in("cuda", StandIn(dispatcher, hosts)))
     SimTensor.dispatch = staticmethod(dispatcher)
     patch_cuda(patches, engine)
     patches.set(torch, "Generator", Generator)

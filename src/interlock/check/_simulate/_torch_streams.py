@@ -39,7 +39,7 @@ class Streams:
             if len(self._pool) < POOL:
                 queue = self.engine.new_stream()
                 self._pool.append(queue)
-                self._handles[queue] = _FIRST_HANDLE + len(self._pool)
+                self.handle(queue)
                 return queue
             self._next = (self._next + 1) % POOL
             return self._pool[self._next - 1]

@@ -79,7 +79,7 @@ class ProducerWatch:
         def judge(loan: Loan, mutation: Mutation) -> Claim | None:
             frame = mutation.frame
             producer = producer_of(frame, memory)
-            if producer is None or not self._is_look_due(loan):
+            if producer is None or _runs_elsewhere(producer) or not self._is_look_due(loan):
                 return None
             return "recycle" if is_held(memory, object, frame) or _is_kept(reference(), producer) else None
 
@@ -96,6 +96,16 @@ class ProducerWatch:
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or is_plain_tensor(sys.modules.get("torch"), value)
+
+
+def _runs_elsewhere(producer: FrameType) -> bool:
+    """Tell whether another thread is inside the producer now: what its calls hold for a moment cannot be told apart."""
+    if producer.f_back is None:  # between two items
+        return False
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as below
+    while frame is not None and frame is not producer:
+        frame = frame.f_back
+    return frame is None
 
 
 def _is_kept(value: Any, producer: FrameType) -> bool:

@@ -27,6 +27,9 @@ def open_sink(text: str) -> tuple[Sink, Path]:
         UsageError: There is no such format, its package is not installed, or there is no path.
     """
     scheme, colon, path = str(text).partition(":")
+    if scheme == "null" and colon:
+        why = "it keeps nothing: rows that a drain is given are counted and forgotten"
+        raise UsageError(f"{text} holds no rows", why=why, hint="use parquet:PATH or npy:PATH to keep them")
     if not colon or scheme not in _TABLE:
         choices = " or ".join(f"{name}:PATH" for name in _TABLE)
         raise UsageError(f"no sink is called {text!r}", hint=f"use {choices}")

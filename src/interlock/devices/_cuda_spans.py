@@ -1,0 +1,144 @@
+"""Times of what happens on a CUDA device, for a trace: pairs of events, read when both are done."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from interlock._core._spans import Span, report
+from interlock.devices._cuda_context import EventPool
+
+if TYPE_CHECKING:
+    from interlock.devices._cuda_context import CudaContext, PooledEvent
+    from interlock.devices._cuda_stream import CudaStream
+
+_LONGEST_NS = 10_000_000_000
+"""The driver gives times as 32-bit floats: after so long one base is no longer exact to a microsecond."""
+
+_MOST_PENDING = 65_536
+
+_LONGEST_QUERY_NS = 50_000_000
+"""An idle stream takes some microseconds, or what other processes' turns on the device take."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """A moment that both clocks know."""
+
+    event: PooledEvent
+    at_ns: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TimeMark:
+    """A point of a stream whose time will be known.
+
+    Attributes:
+        stream: The stream.
+        event: Its event.
+        base: What its time is counted from.
+    """
+
+    stream: CudaStream
+    event: PooledEvent
+    base: _Base
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A span whose times are not known yet."""
+
+    start: TimeMark
+    end: TimeMark
+    name: str
+    size_bytes: int
+    number: int
+    subject: str
+
+
+@final
+class Stopwatch:
+    """Takes times on one device's streams, and reports them as spans when they are known.
+
+    A base event on an idle stream ties the device's clock to the host's, to within some microseconds.
+
+    Args:
+        context: Of the device.
+        clock: The driver's stream for base events; nothing else is queued there.
+    """
+
+    def __init__(self, context: CudaContext, clock: Any) -> None:
+        self._context = context
+        self._clock = clock
+        self._events = EventPool(context, timed=True)
+        self._base: _Base | None = None
+        self._pending: deque[_Pending] = deque(maxlen=_MOST_PENDING)
+
+    def mark(self, stream: CudaStream) -> TimeMark:
+        """Take the time at this point of a stream's order. What was held back comes later, and is not timed with it."""
+        event = self._events.take()
+        base = self._current_base()
+        with self._context:
+            self._context.ask(self._context.api.cuEventRecord, event.raw, stream.raw)
+        return TimeMark(stream, event, base)
+
+    def report_between(
+        self, start: TimeMark, end: TimeMark, name: str, *, size_bytes: int, number: int, subject: str = ""
+    ) -> None:
+        """Report a span from `start` to `end` once both times are known."""
+        self._pending.append(_Pending(start, end, name, size_bytes, number, subject))
+
+    def collect(self) -> None:
+        """Report what is known by now. Never blocks."""
+        if not self._pending or self._context.lost is not None:
+            return
+        with self._context:
+            for _ in range(len(self._pending)):
+                try:
+                    pending = self._pending.popleft()
+                except IndexError:  # another thread is at it
+                    return
+                if self._is_done(pending.end.event) and self._is_done(pending.start.base.event):
+                    self._report(pending)
+                else:
+                    self._pending.append(pending)
+
+    def late(self) -> set[CudaStream]:
+        """Return the streams of the spans that are not known yet."""
+        return set() if self._context.lost is not None else {pending.end.stream for pending in tuple(self._pending)}
+
+    def _report(self, known: _Pending) -> None:
+        start_ns, end_ns = self._time_of(known.start), self._time_of(known.end)
+        track = known.end.stream.name
+        report(Span(track, known.name, start_ns, end_ns, known.number, known.size_bytes, known.subject))
+
+    def _time_of(self, mark: TimeMark) -> int:
+        elapsed_ms: float = self._context.ask(self._context.api.cuEventElapsedTime, mark.base.event.raw, mark.event.raw)
+        return mark.base.at_ns + round(elapsed_ms * 1e6)
+
+    def _current_base(self) -> _Base:
+        base = self._base
+        if base is None or time.perf_counter_ns() - base.at_ns > _LONGEST_NS:
+            event = self._events.take()
+            with self._context:
+                self._context.ask(self._context.api.cuEventRecord, event.raw, self._clock)
+                at_ns = self._time_of_done(event)
+            self._base = base = _Base(event, at_ns)  # the old one lives on in the marks that need it
+        return base
+
+    def _time_of_done(self, event: PooledEvent) -> int:
+        """Return when an event on an idle stream was reached: as good as now, and asking makes it exact."""
+        asked_ns = time.perf_counter_ns()
+        deadline_ns = asked_ns + _LONGEST_QUERY_NS
+        while not self._is_done(event) and asked_ns < deadline_ns:
+            asked_ns = time.perf_counter_ns()
+        return (asked_ns + time.perf_counter_ns()) // 2
+
+    def _is_done(self, event: PooledEvent) -> bool:
+        api = self._context.api
+        return bool(api.cuEventQuery(event.raw)[0] == api.CUresult.CUDA_SUCCESS)

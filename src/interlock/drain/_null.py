@@ -1,0 +1,125 @@
+"""The sink `null:`, for measuring: rows come to the host, are counted, and are forgotten. Nothing is on any storage."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from interlock.drain._ids import IdSet, kind_of
+from interlock.drain._publish import PublishTimes
+from interlock.drain._run import RunRecord
+from interlock.drain._schema import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from interlock.drain._ids import IdArray
+
+NULL = "null:"
+
+
+@final
+class ForgottenFailures:
+    """Counts rows that failed."""
+
+    def __init__(self) -> None:
+        self._ids = IdSet()
+
+    @property
+    def count(self) -> int:
+        """Rows that failed and did not come since."""
+        return len(self._ids)
+
+    def record(self, ids: IdArray, reason: str) -> None:  # noqa: ARG002 - as a log that keeps it
+        """Count a failure of each id."""
+        self._ids.add_many(ids)
+
+    def forget(self, ids: IdArray) -> None:
+        """Say that rows came after all."""
+        if len(self._ids):
+            self._ids.discard_many(ids)
+
+    def sync(self) -> None:
+        """Do nothing: there is no file."""
+
+
+@final
+class NullStore:
+    """Stands where a sink's folder would.
+
+    Args:
+        fingerprint: As in `Store`; nothing is compared with it.
+        total: As in `Store`.
+
+    Attributes:
+        text: `null:`.
+        place: Shown in messages.
+        run: What the rows look like.
+        committed: Ids of the rows that came.
+        resumed_rows: 0.
+        failures: Failures of rows.
+    """
+
+    text = NULL
+    place = NULL
+    resumed_rows = 0
+
+    def __init__(self, *, fingerprint: dict[str, Any] | None, total: int | None) -> None:
+        self.run = RunRecord.new("null", fingerprint, total)
+        self.committed = IdSet()
+        self.failures = ForgottenFailures()
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to let go of."""
+
+
+@final
+class NullPublisher:
+    """Counts rows in place of writing shards.
+
+    Args:
+        store: What keeps the ids.
+
+    Attributes:
+        times: Only `rows` moves: nothing is written, so there are no bytes, shards or seconds.
+        open_bytes: Bytes of rows since the last `publish`.
+        begun_s: When the first of them came; None if there is none.
+        number: As in `Publisher`.
+    """
+
+    def __init__(self, store: NullStore) -> None:
+        self._store = store
+        self._ids: list[IdArray] = []
+        self.times = PublishTimes()
+        self.open_bytes = 0
+        self.begun_s: float | None = None
+        self.number = 0
+
+    def write(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Count rows."""
+        if self._store.run.schema is None:
+            schema = tuple(Column(name, column.dtype.name, column.shape[1:]) for name, column in columns.items())
+            self._store.run = self._store.run.with_schema(schema, kind_of(ids))
+        if self.begun_s is None:
+            self.begun_s = time.monotonic()
+        self._ids.append(ids)
+        self.open_bytes += ids.nbytes + sum(column.nbytes for column in columns.values())
+
+    def publish(self) -> None:
+        """Keep the ids of the rows so far, so that they are not taken again."""
+        if self._ids:
+            ids = np.concatenate(self._ids)
+            self._store.committed.add_many(ids)
+            self._store.failures.forget(ids)
+            self.times.rows += len(ids)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Forget the rows since the last `publish`."""
+        self._ids = []
+        self.open_bytes = 0
+        self.begun_s = None

@@ -1,0 +1,124 @@
+"""`verify=True`: what the writer gets is compared with what was put, and slots that came back are poisoned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from interlock._core._fence import Fence
+from interlock._core._pool import SlotMemory
+from interlock._core._sums import Poison, Sums, difference, sums_of
+from interlock._waiting import wait
+from interlock.drain._blocks import blocks_of, landed_of, size_of
+from interlock.errors import CorruptionError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from interlock._core._protocols import Device, DeviceArray, Memory, Pieces
+    from interlock.drain._jobs import RowsJob
+    from interlock.drain._leaves import Leaf
+
+
+def sums_at_put(leaves: Sequence[Leaf], start: int, stop: int, timeout_s: float) -> dict[str, Sums]:
+    """Return the checksums of rows `start` to `stop` of what is put, read by a way that no value takes to the writer.
+
+    A framework's array is read by the framework itself, not from the snapshot; memory that no framework holds is copied
+    on a stream of its own.
+
+    Ordering: in the order of the producer's stream, as the snapshot.
+
+    Blocks: until the rows are on the host.
+    """
+    return {leaf.name: sums_of(_bytes_of(_read(leaf, start, stop, timeout_s))) for leaf in leaves}
+
+
+def check(job: RowsJob, columns: Mapping[str, npt.NDArray[Any]], when: str) -> None:
+    """Compare the rows that a sink gets with those that were put, if their checksums were taken.
+
+    Raises:
+        CorruptionError: A column is not what was put.
+    """
+    for name, wanted in job.sums.items():
+        data = _bytes_of(columns[name])
+        found = sums_of(data)
+        if found != wanted:
+            first, last = job.ids[0], job.ids[-1]
+            raise CorruptionError(
+                f"output {name!r} of put {job.number} (rows {first!s} to {last!s}) was wrong {when}",
+                number=job.number,
+                leaf=name,
+                why=difference(wanted, found, data, "what was put"),
+                hint="with borrow=True nothing may write to an array that was put; else please report this",
+            )
+
+
+@final
+class Poisoner:
+    """Poisons the slots of one device when the writer is done with them.
+
+    Args:
+        device: Whose slots.
+        timeout_s: Bound on the wait for it.
+    """
+
+    def __init__(self, device: Device, timeout_s: float) -> None:
+        self._device = device
+        self._stream = device.stream("drain poison")
+        self._poison = Poison(device, self._stream)
+        self._timeout_s = timeout_s
+
+    def spread(self, memory: SlotMemory, mirror: Memory | None) -> None:
+        """Overwrite a slot, and its mirror on the device if it has one.
+
+        Blocks: until that is done, because the next snapshot may be taken on any stream.
+        """
+        self._poison.spread(memory if mirror is None else SlotMemory(memory.staging, mirror))
+        wait(self._device.record(self._stream), timeout_s=self._timeout_s, what="the poisoning of a slot")
+
+
+def _read(leaf: Leaf, start: int, stop: int, timeout_s: float) -> npt.NDArray[Any]:
+    """Return rows of a leaf on the host."""
+    framework, value = leaf.given
+    if framework is None:
+        whole = _copied(value, timeout_s)
+        return whole[start:stop]
+    held = framework.read_back(value if start == 0 and stop == leaf.rows else value[start:stop])
+    if held is None:
+        raise UsageError(f"output {leaf.name!r} was deleted", hint="put it before it is donated")
+    return held
+
+
+def _copied(value: DeviceArray | Pieces, timeout_s: float) -> npt.NDArray[Any]:
+    """Return a copy of memory on devices, as its producer's streams leave it."""
+    blocks = blocks_of(value)
+    host = blocks[0].array.device.allocate_host(size_of(value))
+    copies = Fence.EMPTY
+    for block in blocks:
+        device = block.array.device
+        stream = device.stream("drain verify")
+        device.wait(stream, _now(device, block.array.ready))
+        target = host.slice(block.offset_bytes, block.size_bytes)
+        device.copy(target, block.array.memory.slice(0, block.size_bytes), stream)
+        copies = copies.join(device.record(stream))
+    wait(copies, timeout_s=timeout_s, what="the second look at a put")
+    return landed_of(value).read(host.view(), 0)
+
+
+def _now(device: Device, ready: Fence) -> Fence:
+    """Return the fence behind everything that is queued now on those streams of `device` that `ready` names."""
+    fence = ready
+    for timeline, _ in ready.points:
+        try:
+            fence = fence.join(device.record(timeline))
+        except UsageError:  # another device's
+            continue
+    return fence
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return np.ascontiguousarray(native).reshape(-1).view(np.uint8).data

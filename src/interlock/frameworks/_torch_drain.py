@@ -1,0 +1,88 @@
+"""CUDA tensors for the drain: a snapshot by torch itself, on the stream that is current at `put`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from interlock._core._protocols import DeviceArray
+from interlock.errors import DeviceError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from interlock._core._protocols import Device
+
+
+def device_array(value: torch.Tensor, *, borrow: bool, open_device: Callable[[str], Device]) -> DeviceArray | None:
+    """Return the value that a CUDA tensor has at this point of its device's current stream; None for other tensors.
+
+    The snapshot lives in torch's own allocator and is held until it has been copied away: so no other stream need be
+    recorded on it, and memory statistics and the handling of a full device stay as users know them.
+
+    Ordering:
+        The snapshot is queued on the current stream of the tensor's device, as any operation would be. A tensor that
+        another stream makes must be put inside `with torch.cuda.stream(...)`, or behind a wait for that stream.
+
+    Copies: once on the device; with `borrow` only what is not contiguous.
+
+    Raises:
+        UsageError: The tensor is no plain array, or a CUDA graph is being captured.
+        DeviceError: The device has no memory for the snapshot.
+    """
+    if value.device.type != "cuda":
+        return None
+    dtype = _check(value)
+    held = _held(value, borrow=borrow)
+    index = held.device.index
+    device: Any = open_device(f"cuda:{index}")  # a `StreamDevice`, as every device of that name is
+    stream = device.adopt(torch.cuda.current_stream(index).cuda_stream)
+    memory = device.wrap(held.data_ptr(), held.numel() * held.element_size(), held)
+    return DeviceArray(device, memory, tuple(held.shape), dtype, device.record(stream), stable=True)
+
+
+def _check(value: torch.Tensor) -> str:
+    """Return NumPy's name for the dtype of a tensor that can be drained."""
+    if torch.cuda.is_current_stream_capturing():
+        raise UsageError(
+            "rows cannot be put while a CUDA graph is captured",
+            why="their values do not exist before the graph is replayed",
+            hint="put the graph's outputs after each replay",
+        )
+    if hasattr(value, "to_local"):
+        raise UsageError("a distributed tensor cannot be drained whole", hint="put what its .to_local() returns")
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+        kind = "quantized" if value.is_quantized else "nested" if value.is_nested else f"of layout {value.layout}"
+        raise UsageError(
+            f"a tensor that is {kind} cannot be drained",
+            why="rows are plain arrays",
+            hint="convert it first, as with .to_dense() or .dequantize()",
+        )
+    name = str(value.dtype).removeprefix("torch.")
+    try:
+        np.dtype(name)
+    except TypeError as error:
+        raise UsageError(
+            f"a tensor of {value.dtype} has no NumPy form", why=str(error), hint="cast it first, as with .float()"
+        ) from error
+    return name
+
+
+def _held(value: torch.Tensor, *, borrow: bool) -> torch.Tensor:
+    """Return what the drain reads: contiguous, and a copy of its own unless it is borrowed."""
+    tensor = value.detach()
+    try:
+        plain = tensor.resolve_conj().resolve_neg()
+        is_ours = plain.data_ptr() != tensor.data_ptr()
+        if (borrow or is_ours) and plain.is_contiguous():
+            return plain
+        return plain.clone(memory_format=torch.contiguous_format)
+    except torch.cuda.OutOfMemoryError as error:
+        size_bytes = tensor.numel() * tensor.element_size()
+        raise DeviceError(
+            f"{tensor.device} has no memory for the snapshot of {size_bytes:,} bytes that a put takes",
+            why=str(error).partition(". ")[0],
+            hint="lower the drain's budget_bytes, put fewer rows at once, or use borrow=True",
+        ) from error

@@ -1,0 +1,157 @@
+"""Which rows a picture has, in the order in which a batch passes through them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, final
+
+from interlock.errors import UsageError
+from interlock.tracing._format import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from interlock.tracing._reading import Bar, Recording, Track
+
+IDLE = frozenset({"wait", "wait for copy", "wait for room", "blocked"})
+"""Spans in which nothing is done."""
+
+_COPIES = {"copy in": 2, "copy": 4, "copy out": 5}
+_MAIN, _WORKER, _MARKED, _WRITER = 0, 1, 3, 6
+_CREW = "interlock-feed-"
+_MOST_TALL_WORKERS = 2
+_SHOWN_BATCHES = 6
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of a recording.
+
+    Attributes:
+        start_ms: Where it begins.
+        end_ms: Where it ends.
+    """
+
+    start_ms: float
+    end_ms: float
+
+    @property
+    def length_ms(self) -> float:
+        """Its length."""
+        return self.end_ms - self.start_ms
+
+    def overlap_ms(self, bar: Bar) -> float:
+        """Return how much of `bar` is in it."""
+        return max(0.0, min(bar.end_ms, self.end_ms) - max(bar.start_ms, self.start_ms))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A row.
+
+    Attributes:
+        title: What it does; empty where the row above or below says it.
+        detail: On which device; empty for the host.
+        note: What it comes to in the window; may be empty.
+        bars: Those in the window.
+        tall: Whether there is room for text.
+        main: Whether it is what the program is for: the steps on a device.
+    """
+
+    title: str
+    detail: str
+    note: str
+    bars: tuple[Bar, ...]
+    tall: bool = True
+    main: bool = False
+
+
+def lanes_of(recording: Recording, window: Window) -> list[Lane]:
+    """Return the rows that have something in `window`."""
+    rows: list[tuple[int, str, str, list[Bar]]] = []
+    for track in recording.tracks:
+        for rank, title, bars in _parts(track):
+            shown = [bar for bar in bars if window.overlap_ms(bar) > 0]
+            if shown:
+                rows.append((rank, title, track.process, shown))
+    rows.sort(key=lambda row: row[:3])
+    lanes = [
+        Lane(title, "" if process == HOST else process, _note(rank, bars, window), tuple(bars), main=rank == _MARKED)
+        for rank, title, process, bars in rows
+    ]
+    workers = [index for index, row in enumerate(rows) if row[0] == _WORKER]
+    if len(workers) > _MOST_TALL_WORKERS:  # a crew: thin rows with one title in their middle
+        for index in workers:
+            title = f"{len(workers)} workers" if index == workers[len(workers) // 2] else ""
+            lanes[index] = replace(lanes[index], title=title, note="", tall=False)
+    return lanes
+
+
+def _parts(track: Track) -> Iterable[tuple[int, str, list[Bar]]]:
+    """Return rank, title and spans of the rows that a track makes: a stream has one for copies each way."""
+    if track.process == HOST:
+        if track.thread.startswith(_CREW):
+            yield _WORKER, f"worker {track.thread.removeprefix(_CREW)}", track.bars
+        elif track.thread.startswith("interlock-drain"):
+            yield _WRITER, "writer", track.bars
+        else:
+            yield _MAIN, "your loop" if track.thread == "MainThread" else track.thread, track.bars
+        return
+    for name, rank in _COPIES.items():
+        copies = [bar for bar in track.bars if bar.name == name]
+        if copies:
+            yield rank, name, copies
+    others = [bar for bar in track.bars if bar.name not in _COPIES]
+    if others:
+        names = [bar.name for bar in others]
+        yield _MARKED, max(set(names), key=lambda name: (names.count(name), name)), others
+
+
+def _note(rank: int, bars: list[Bar], window: Window) -> str:
+    if rank == _MAIN:
+        return ""  # waiting inside a call looks like work
+    busy_ms = _covered_ms([bar for bar in bars if bar.name not in IDLE], window)
+    if rank in _COPIES.values() and busy_ms:
+        moved = sum(bar.size_bytes * window.overlap_ms(bar) / (bar.end_ms - bar.start_ms) for bar in bars)
+        if moved:
+            return f"{moved / busy_ms / 1e6:.0f} GB/s"
+    return f"{busy_ms / window.length_ms:.0%} busy"
+
+
+def _covered_ms(bars: list[Bar], window: Window) -> float:
+    covered, until = 0.0, window.start_ms
+    for bar in bars:  # by their beginning
+        start, end = max(bar.start_ms, until), min(bar.end_ms, window.end_ms)
+        if end > start:
+            covered += end - start
+            until = end
+    return covered
+
+
+def middle_of(recording: Recording) -> Window:
+    """Return a part in the middle that shows some batches; all of a short recording.
+
+    The steps decide: spans that the program marked on a device, else hand-overs, else whatever has a number.
+    """
+    bars = [(track, bar) for track in recording.tracks for bar in track.bars]
+    marked = [bar for track, bar in bars if track.process != HOST and not bar.subject and bar.name not in _COPIES]
+    handed = [bar for _, bar in bars if bar.name == "hand over"]
+    steps = sorted(marked or handed or [bar for _, bar in bars], key=lambda bar: bar.start_ms)
+    if len(steps) > _SHOWN_BATCHES + 1:
+        first = (len(steps) - _SHOWN_BATCHES) // 2
+        return Window(steps[first].start_ms, steps[first + _SHOWN_BATCHES].start_ms)
+    return whole_of(recording)
+
+
+def whole_of(recording: Recording) -> Window:
+    """Return all of a recording.
+
+    Raises:
+        UsageError: There is nothing in it.
+    """
+    bars = [bar for track in recording.tracks for bar in track.bars]
+    if not bars:
+        raise UsageError("the trace is empty", why="no span was recorded", hint="trace a block that does work")
+    return Window(min(bar.start_ms for bar in bars), max(bar.end_ms for bar in bars))
