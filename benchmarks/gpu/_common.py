@@ -28,6 +28,8 @@ PACKAGES = (
     *("pytorch-lightning", "spdl-core", "nvidia-dali-cuda130"),
 )
 WIDTH = 118
+SLOW_SHARE = 10
+BEGAN_S = time.perf_counter()
 
 
 def arguments(text: str | None, **whole_numbers: tuple[int, str]) -> argparse.Namespace:
@@ -35,6 +37,7 @@ def arguments(text: str | None, **whole_numbers: tuple[int, str]) -> argparse.Na
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="run only variants that contain one of these words, comma-separated")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, without a GPU where that makes sense")
+    parser.add_argument("--seconds", type=int, default=0, help="begin no round after so many seconds but the first")
     parser.add_argument("--save", action="store_true", help="write the figures and the table to benchmarks/results/")
     for name, (default, explanation) in whole_numbers.items():
         parser.add_argument(
@@ -144,6 +147,7 @@ def rounds(
     steps: int,
     warm: int,
     slow: Collection[str] = (),
+    seconds: int = 0,
     finish: Callable[[Variant, Outcome], None] = lambda *_: None,
 ) -> list[Outcome]:
     """Time every variant once in each round, in turn, so that what drifts drifts for all.
@@ -153,7 +157,8 @@ def rounds(
         count: Rounds.
         steps: Steps that are timed together.
         warm: Steps before them, which use up what a variant has made ahead.
-        slow: Variants of which a fifth of the steps is enough.
+        slow: Variants of which a tenth of the steps is enough.
+        seconds: As `--seconds`; 0 for no bound.
         finish: Called with each variant at the end, to add to its outcome.
     """
     outcomes = {name: Outcome(name) for name in makers}
@@ -163,9 +168,11 @@ def rounds(
             running[name] = make()
         except Exception as error:  # noqa: BLE001 - a peer that is not installed is a row of the table
             outcomes[name].note = _reason(error)
-    for _ in range(count):
+    for number in range(count):
+        if number and seconds and time.perf_counter() - BEGAN_S > seconds:
+            break
         for name, variant in list(running.items()):
-            share = 5 if name in slow else 1
+            share = SLOW_SHARE if name in slow else 1
             try:
                 outcomes[name].seconds.append(timed(variant, max(1, steps // share), warm // share))
             except Exception as error:  # noqa: BLE001 - as above
@@ -184,12 +191,13 @@ def one_by_one(
     steps: int,
     warm: int,
     slow: Collection[str] = (),
+    seconds: int = 0,
     finish: Callable[[Variant, Outcome], None] = lambda *_: None,
 ) -> list[Outcome]:
     """As `rounds`, but each variant has all its rounds on end: for those that would disturb the others."""
     outcomes = []
     for name, make in makers.items():
-        outcomes += rounds({name: make}, count=count, steps=steps, warm=warm, slow=slow, finish=finish)
+        outcomes += rounds({name: make}, count=count, steps=steps, warm=warm, slow=slow, seconds=seconds, finish=finish)
     return outcomes
 
 
@@ -259,7 +267,8 @@ class Report:
         for row in self.rows:
             table.add_row(*row)
         console.print(table)
-        for line in self.lines:
+        took = f"{time.perf_counter() - BEGAN_S:.0f} s in all"
+        for line in (*self.lines, took):
             console.print(line, highlight=False, markup=False)
         if save:
             RESULTS.mkdir(exist_ok=True)

@@ -24,6 +24,8 @@ KEEP_ONE_OF = 3
 MOST_KEPT = 24
 LONG_ONE_OF = 100
 PRESSURE_ONE_OF = 8
+COMPILED = (3, 6, 12, 300)
+"""Delays that JAX has compiled."""
 GATE_ONE_OF = 400
 GATE_BATCHES = 6
 GATE_S = 0.1
@@ -160,11 +162,11 @@ class JaxMachine:
         jnp = importlib.import_module("jax.numpy")
         self.bad = jnp.zeros(batches, bool)
         self.work = jnp.full((512, 512), 1e-3)
-        self.one_more, self.note, self.full = compiled()
+        self.busy, self.note, self.full = compiled()
 
     def delay(self, amount: float) -> None:
         """As in `Machine`."""
-        self.work = self.one_more(self.work, max(1, int(amount)))
+        self.work = self.busy(self.work, min(COMPILED, key=lambda times: abs(times - amount)))
 
     def gate(self) -> None:
         """As in `Machine`: JAX shows nobody its stream."""
@@ -196,7 +198,7 @@ def compiled() -> tuple[Any, Any, Any]:
     jax = importlib.import_module("jax")
     jnp = importlib.import_module("jax.numpy")
 
-    def one_more(work: Any, times: Any) -> Any:
+    def busy(work: Any, times: int) -> Any:  # a number that is not known beforehand would be waited for on the host
         return jax.lax.fori_loop(0, times, lambda _, x: x @ x * 1e-3, work)
 
     def note(bad: Any, batch: Any, number: Any) -> Any:
@@ -205,7 +207,7 @@ def compiled() -> tuple[Any, Any, Any]:
     def full(number: Any, rows: int, floats: int) -> Any:
         return jnp.full((rows, floats), number, jnp.float32)
 
-    return jax.jit(one_more), jax.jit(note, donate_argnums=0), jax.jit(full, static_argnums=(1, 2))
+    return jax.jit(busy, static_argnums=1), jax.jit(note, donate_argnums=0), jax.jit(full, static_argnums=(1, 2))
 
 
 MACHINES: dict[str, Callable[[int], Machine]] = {"torch": TorchMachine, "jax": JaxMachine, "cupy": CupyMachine}

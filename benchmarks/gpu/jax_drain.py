@@ -151,7 +151,7 @@ def main() -> None:
     given = arguments(
         __doc__,
         array_mib=(256, "size of an array"),
-        steps=(40, "arrays that are timed together; the slow variants take a fifth"),
+        steps=(40, "arrays that are timed together; the slow variants take a tenth"),
         rounds=(3, "rounds"),
     )
     on_gpu = devices() > 0
@@ -171,6 +171,7 @@ def main() -> None:
         steps=given.steps,
         warm=min(20, given.steps),
         slow=slow,
+        seconds=given.seconds,
         finish=syncs,
     )
     report = Report("gpu-jax-drain", "JAX drain", ("variant", "ms an array", "GB/s", "of the link", "note"))

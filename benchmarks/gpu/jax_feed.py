@@ -273,7 +273,13 @@ def main() -> None:
     table = makers(problem)
     chosen = dict.fromkeys(["resident batches", *wanted(list(table), given.only)])
     outcomes = rounds(
-        {name: table[name] for name in chosen}, count=given.rounds, steps=given.steps, warm=10, finish=syncs
+        {name: table[name] for name in chosen},
+        count=given.rounds,
+        steps=given.steps,
+        warm=10,
+        slow=[name for name in chosen if "device_put" in name],
+        seconds=given.seconds,
+        finish=syncs,
     )
     report = Report("gpu-jax-feed", "JAX feed", ("variant", "ms a step", "x resident", "host syncs", "note"))
     report.lines.append(f"batches of {given.batch_mib} MiB; {problem.products} products of {width} x {width} a step")

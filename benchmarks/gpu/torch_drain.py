@@ -300,7 +300,7 @@ def main() -> None:
         output_mb=(300, "size of the output of a step"),
         step_us=(10_000, "length of a step without output"),
         rounds=(3, "rounds"),
-        steps=(60, "steps that are timed together; the slow variants take a fifth"),
+        steps=(60, "steps that are timed together; the slow variants take a tenth"),
         npy_steps=(14, "steps that are timed together with npy:"),
     )
     width, device = 4096, "cuda" if devices() else "cpu"
@@ -317,7 +317,8 @@ def main() -> None:
         count=given.rounds,
         steps=given.steps,
         warm=10,
-        slow=[name for name in chosen if ".cpu()" in name],
+        slow=[name for name in chosen if ".cpu()" in name or "synchronize" in name],
+        seconds=given.seconds,
         finish=syncs,
     )
     report = Report("gpu-torch-drain", "torch drain", ("variant", "ms a step", "GB/s", "x no output", "note"))

@@ -225,6 +225,7 @@ def measure(name: str, make: Callable[[Setting], Variant], settings: Sequence[Se
             count=given.rounds,
             steps=given.steps,
             warm=given.steps // 2,
+            seconds=given.seconds,
             finish=syncs,
         )
         if not outcomes[-1].seconds:

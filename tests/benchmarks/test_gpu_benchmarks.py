@@ -91,11 +91,20 @@ def test_variant_that_cannot_run_is_a_row_with_its_reason(common):
     assert broken.closed
 
 
-def test_slow_variants_take_a_fifth_of_the_steps(common):
+def test_slow_variants_take_a_tenth_of_the_steps(common):
     slow = Counted(1.0, 1.0)
-    common.rounds({"slow": lambda: slow}, count=1, steps=10, warm=5, slow=["slow"])
+    common.rounds({"slow": lambda: slow}, count=1, steps=20, warm=10, slow=["slow"])
     assert slow.steps == [1, 2]
     assert slow.closed
+
+
+def test_when_time_is_up_each_variant_has_had_the_same_rounds(common, monkeypatch):
+    monkeypatch.setattr(common, "BEGAN_S", common.time.perf_counter() - 10)
+    makers = {name: lambda: Counted(1.0, 1.0, 1.0) for name in "ab"}
+    rounds = [outcome.seconds for outcome in common.rounds(makers, count=3, steps=1, warm=0, seconds=5)]
+    assert rounds == [[1.0], [1.0]]
+    rounds = [outcome.seconds for outcome in common.rounds(makers, count=3, steps=1, warm=0, seconds=500)]
+    assert rounds == [[1.0] * 3] * 2
 
 
 def test_report_is_saved_with_the_machine_it_was_measured_on(common, tmp_path, monkeypatch, capsys):

@@ -217,7 +217,7 @@ def test_a_device_without_memory_leaves_the_budget_untouched():
         name = "full"
         host_visible = False
 
-        def allocate_host(self, size_bytes: int) -> Memory:
+        def allocate_host(self, size_bytes: int, *, shared: bool = False) -> Memory:  # noqa: ARG002
             return allocate(size_bytes)
 
         def allocate(self, size_bytes: int) -> Memory:  # noqa: ARG002 - part of the protocol

@@ -123,6 +123,7 @@ class FakeDriver:
         self._lost: Code | None = None
         self._buffers: dict[int, Any] = {}
         self._streams: dict[int, deque[Callable[[], bool]]] = {}
+        self._homes: dict[int, int] = {}
         self._handles = itertools.count(0x1000, 0x10)
         self._events: dict[int, Event] = {}
         self._current = threading.local()
@@ -259,7 +260,11 @@ class FakeDriver:
 
     def cuStreamCreateWithPriority(self, flags: int, priority: int) -> tuple[Code, int]:
         assert (flags, priority) == (CUstream_flags.CU_STREAM_NON_BLOCKING, -5)
-        return self._enter("cuStreamCreateWithPriority", needs_context=True), next(self._handles)
+        code = self._enter("cuStreamCreateWithPriority", needs_context=True)
+        handle = next(self._handles)
+        if code == OK:
+            self._homes[handle] = self._stack()[-1]
+        return code, handle
 
     def cuStreamIsCapturing(self, stream: int) -> tuple[Code, int]:
         assert stream != 1, "the legacy stream cannot be asked while others are captured"
@@ -285,6 +290,8 @@ class FakeDriver:
 
     def cuMemcpyAsync(self, target: int, source: int, size: int, stream: int) -> tuple[Code]:
         code = self._enter("cuMemcpyAsync")
+        if code == OK and self._stack() and self._stack()[-1] != self._homes.get(stream, self._stack()[-1]):
+            code = CUresult.CUDA_ERROR_INVALID_VALUE
 
         def move() -> bool:
             if self._is_there(target, size) and self._is_there(source, size):

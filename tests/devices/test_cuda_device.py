@@ -403,6 +403,17 @@ def test_the_threads_current_context_is_left_as_it_was(driver, device: CudaDevic
     assert driver.cuCtxGetCurrent()[1] == 0
 
 
+def test_another_devices_context_may_be_current(driver, device: CudaDevice):
+    """XLA leaves the context of the device that it used last current; the driver refuses our copies under it."""
+    driver.cuCtxPushCurrent(0xC1)
+    stream, memory, out = device.stream("one"), device.allocate(4), device.allocate_host(4)
+    device.copy(memory, host(device, b"mine"), stream)
+    device.copy(out, memory, stream)
+    done(device.record(stream))
+    assert bytes(out.view()) == b"mine"
+    assert driver.cuCtxPopCurrent()[1] == 0xC1
+
+
 def test_a_graph_that_another_thread_captures_is_not_upset(driver, device: CudaDevice):
     driver.capturing = True
     device.copy(device.allocate(4), host(device, b"data"), device.stream("one"))
@@ -568,6 +579,27 @@ def test_a_range_of_an_adopted_stream_is_reported(spans: list[Any], device: Cuda
     done(device.unreported())
     device.report_due()
     assert [(span.track, span.name, span.number) for span in spans] == [(stream.name, "step", 3)]
+
+
+def test_spans_of_a_stream_are_reported_in_its_order(spans: list[Any], device: CudaDevice):
+    """The marks may be reached between the question for the first and that for the second."""
+    stream = device.adopt(0x77)
+    marks = device.mark(stream), device.mark(stream)
+    for number in range(4):
+        device.report_between(*marks, "step", number=number)
+    while device.unreported().points:
+        device.report_due()
+    assert [span.number for span in spans] == [0, 1, 2, 3]
+
+
+def test_there_is_no_time_in_a_graph_that_is_captured(spans: list[Any], driver, device: CudaDevice):
+    stream = device.adopt(0x77)
+    start = device.mark(stream)
+    driver.captured.add(0x77)
+    assert device.mark(stream) is None
+    device.report_between(start, device.mark(stream), "step")
+    assert not device.unreported().points
+    assert not spans
 
 
 def test_a_mark_may_end_one_span_and_begin_the_next(spans: list[Any], device: CudaDevice):

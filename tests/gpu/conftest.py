@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from interlock.check import simulate
-from interlock.devices._cuda import CudaDevice
+from interlock.devices._cuda import CudaDevice, load_driver
 from interlock.errors import DeviceError, UsageError
 from interlock.lowlevel import Device, SimulatedDevice, open_device
 
@@ -34,6 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("gpu")
 
 
+@pytest.fixture(autouse=True)
+def current_device_stays() -> Iterator[None]:
+    """XLA leaves another device current where there are several; the tests that follow are not to see that."""
+    yield
+    driver: Any = sys.modules.get("cuda.bindings.driver")
+    if driver is not None:
+        with contextlib.suppress(RuntimeError):  # there is no driver
+            driver.cuCtxSetCurrent(driver.CUcontext(0))  # as on a fresh thread: frameworks choose the first device
+
+
 def _open(index: int, need: str) -> CudaDevice:
     try:
         return cast("CudaDevice", open_device(f"cuda:{index}"))
@@ -48,9 +59,14 @@ def cuda() -> CudaDevice:
 
 
 @pytest.fixture
-def two_devices() -> tuple[CudaDevice, CudaDevice]:
-    """The first two CUDA devices."""
-    return _open(0, "needs two CUDA devices"), _open(1, "needs two CUDA devices")
+def two_devices() -> Iterator[tuple[CudaDevice, CudaDevice]]:
+    """The first two CUDA devices. Which one is current is as before afterwards, whatever a framework leaves."""
+    need = "needs two CUDA devices"
+    devices = _open(0, need), _open(1, need)
+    api = load_driver()
+    before = api.cuCtxGetCurrent()[1]
+    yield devices
+    api.cuCtxSetCurrent(before)
 
 
 @pytest.fixture(params=["simulated", "cuda"])

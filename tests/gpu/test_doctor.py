@@ -5,32 +5,45 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from interlock.devices._cuda_facts import device_facts, driver_facts
+from interlock.devices._cuda_facts import driver_facts
+
+_ATTEMPTS = 3
+
+
+def examined() -> dict[str, Any]:
+    command = [sys.executable, "-m", "interlock", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 @pytest.fixture(scope="module")
 def report():
+    """What it says; again where other tests, which fill the same device meanwhile, left it no memory or no time."""
     if not driver_facts().device_count:
         pytest.skip("needs a CUDA device")
-    command = [sys.executable, "-m", "interlock", "doctor", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
+    for _ in range(_ATTEMPTS):
+        found = examined()
+        reached = len(found["links"]) == len(found["devices"])
+        if reached and not any(one["error"] for one in (*found["links"], *found["frameworks"])):
+            break
+    return found
 
 
 @pytest.mark.usefixtures("cuda")
 def test_devices_and_links_are_described(report):
     assert report["driver"]["device_count"] == len(report["devices"]) >= 1
+    names = [f"cuda:{one['index']}" for one in report["devices"]]
+    assert [link["device"] for link in report["links"]] == names[: len(report["links"])] != []
     assert report["devices"][0]["copy_engines"] >= 1
-    link = report["links"][0]
-    assert link["error"] is None
-    one_way = (link["pinned_to_device_gb_per_s"], link["pinned_to_host_gb_per_s"])
-    assert min(one_way) > 1
-    assert link["pinned_both_gb_per_s"] > 0.9 * max(one_way)
-    assert link["pin_huge_pages_ms_per_gib"] > 0
+    first = report["links"][0]
+    assert all(value > 0 for name, value in first.items() if name.endswith(("gb_per_s", "ms_per_gib"))), first
+    assert all(link["pinned_both_gb_per_s"] > 0 for link in report["links"])
 
 
 @pytest.mark.usefixtures("cuda")
@@ -46,11 +59,18 @@ def test_frameworks_see_what_the_driver_shows(report):
         assert len(framework["devices"]) == report["driver"]["device_count"], framework
 
 
+@pytest.mark.usefixtures("two_devices")
+def test_devices_that_reach_each_other_are_named_from_both_sides(report):
+    peers = {one["index"]: one["peers"] for one in report["devices"]}
+    assert all(index in peers[peer] for index, reached in peers.items() for peer in reached)
+
+
 @pytest.mark.usefixtures("cuda")
-def test_asking_takes_no_memory_of_the_device():
-    before = device_facts(0, 1).memory_free_bytes
-    driver_facts()
-    after = device_facts(0, 1).memory_free_bytes
-    if before is None or after is None:
-        pytest.skip("nothing here tells how much memory is free")
-    assert abs(before - after) < 64 << 20
+def test_asking_makes_no_context():
+    """It would take some hundred MiB of the device; its memory is not compared, since other tests use it too."""
+    program = "from interlock.devices._cuda_facts import *; driver_facts(); device_facts(0, 1)\n"
+    program += (
+        "from cuda.bindings import driver; print(int(driver.cuDevicePrimaryCtxGetState(driver.cuDeviceGet(0)[1])[2]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.stdout, done.stderr) == ("0\n", "")

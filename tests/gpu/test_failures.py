@@ -139,7 +139,7 @@ def test_a_consumer_that_raises_loses_nothing_that_it_put(to: str, cuda: Any, tm
 def test_a_drain_that_waits_for_a_stream_that_hangs_ends_in_bounded_time(cuda: Any, tmp_path):
     torch = pytest.importorskip("torch")
     drain = Drain(f"npy:{tmp_path / 'out'}", timeout_s=1.0)
-    drain.put([-1], torch.ones(1, 4, device="cuda"))  # what is loaded at the first put would wait for the stream
+    drain.put([-2, -1], torch.ones(2, 4, device="cuda"))  # a new slot would wait for the held stream
     drain.flush()
     with gate(cuda.stream("drain"), device=cuda):
         drain.put([0, 1], torch.ones(2, 4, device="cuda"))

@@ -27,7 +27,7 @@ from interlock.lowlevel import framework_named, wait
 from interlock.testing import gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -54,7 +54,9 @@ def _import_on_twin(
     whole = np.asarray(holder)
     assert whole.ctypes.data == memory.address
     array = jnp.from_dlpack(whole.view(dtype).reshape(shape))
-    placed: jax.Array = jax.device_put(array, jax.devices()[device.index])
+    if device.index == 0:
+        return array
+    placed: jax.Array = jax.device_put(array, jax.devices("cpu")[device.index])
     return placed
 
 
@@ -66,7 +68,7 @@ def _is_twin(device: CudaDevice) -> bool:
 def target(cuda_or_fake: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     """The device; JAX takes the twin's memory over on the CPU."""
     if _is_twin(cuda_or_fake):
-        monkeypatch.setattr(_jax, "_device_at", lambda index: jax.devices()[index])
+        monkeypatch.setattr(_jax, "_device_at", lambda index: jax.devices("cpu")[index])
         monkeypatch.setattr(_jax_imports, "import_memory", _import_on_twin)
     return cuda_or_fake
 
@@ -286,29 +288,35 @@ def test_the_default_device_is_where_jax_puts_new_arrays(cuda: CudaDevice):
 
 
 @pytest.fixture
-def two(two_cuda_or_fake: tuple[CudaDevice, CudaDevice], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def two(two_cuda_or_fake: tuple[CudaDevice, CudaDevice], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Two devices as JAX knows them. The twins need a process with two CPU devices: tests/feed starts one."""
     if not _is_twin(two_cuda_or_fake[0]):
-        return list(jax.local_devices(backend="cuda")[:2])
-    if jax.device_count() == 1:
-        pytest.skip("needs two JAX devices")
+        api = two_cuda_or_fake[0]._context.api
+        before = api.cuCtxGetCurrent()[1]
+        yield list(jax.local_devices(backend="cuda")[:2])
+        api.cuCtxSetCurrent(before)  # JAX leaves that of the device which it used last
+        return
+    if len(jax.devices("cpu")) == 1:
+        pytest.skip("needs two CPU devices of JAX's")
     monkeypatch.setattr(_jax_imports, "import_memory", _import_on_twin)
     monkeypatch.setattr(_jax, "_name_of", lambda device: f"cuda:{device.id}")
     for module in (_feed, _iteration):
         monkeypatch.setattr(module, "open_device", lambda name: two_cuda_or_fake[int(name.removeprefix("cuda:"))])
-    return jax.devices()[:2]
+    yield jax.devices("cpu")[:2]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("spec", [("data",), (), (None, "data"), ("data", None, None)], ids=str)
 def test_a_sharded_batch_is_one_array_with_its_shards_on_their_devices(
     two: list[Any],
     zero_copy: bool,  # noqa: FBT001 - a fixture
     spec: tuple[str | None, ...],
+    workers: int,
 ):
     """Labels, which have one axis only, are split by the first entry of the spec."""
     sharding = NamedSharding(Mesh(np.array(two), ("data",)), PartitionSpec(*spec))
     data = {"x": _numbers("float32", (24, 6, 5)), "y": np.arange(24), "h": _numbers("bfloat16", (24, 2))}
-    feed = Feed(data, batch_size=8, to=sharding, zero_copy=zero_copy, workers=2)
+    feed = Feed(data, batch_size=8, to=sharding, zero_copy=zero_copy, workers=workers)
     kept = [*feed, *feed]
     for number, batch in enumerate(kept):
         rows = slice(number % 3 * 8, number % 3 * 8 + 8)
@@ -332,13 +340,23 @@ def test_the_areas_of_a_sharded_feed_are_not_written_while_a_computation_reads_t
         workers=2,
         budget_bytes=6 << 16,
     )
-    carry = jax.device_put(jnp.eye(256), NamedSharding(mesh, PartitionSpec()))
+
+    @jax.jit
+    def step(carry: jax.Array, batch: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """As `_after_much_work`, row by row: nothing goes from one device to another."""
+        for _ in range(6):
+            carry = jnp.tanh(carry @ carry)
+        after = jnp.sum(carry) * 0
+        return carry, jnp.min(batch, axis=(1, 2)) + after, jnp.max(batch, axis=(1, 2)) + after
+
+    carry = jax.device_put(np.eye(256, dtype=np.float32), NamedSharding(mesh, PartitionSpec()))
     probes = []
     for batch in feed:
-        carry, low, high = _after_much_work(carry, batch)
+        carry, low, high = step(carry, batch)
         probes.append((low, high))
         del batch
-    assert [(float(low), float(high)) for low, high in probes] == [(2 * n, 2 * n + 1) for n in range(40)]
+    for number, (low, high) in enumerate(probes):
+        assert np.asarray(low).tolist() == np.asarray(high).tolist() == [2 * number, 2 * number + 1]
 
 
 def test_a_batch_that_does_not_divide_is_refused_by_name(two: list[Any]):

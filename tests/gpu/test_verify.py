@@ -25,8 +25,8 @@ def framework(name: str) -> Any:
     return pytest.importorskip(name)
 
 
-def source(batches: int, first: float = 0) -> dict[str, np.ndarray]:
-    rows = np.arange(batches * ROWS, dtype=np.float32) + first
+def source(batches: int) -> dict[str, np.ndarray]:
+    rows = np.arange(batches * ROWS, dtype=np.float32)
     return {"x": np.repeat(rows[:, None], 128, axis=1), "y": np.arange(batches * ROWS), "flag": rows % 3 > 1}
 
 
@@ -89,18 +89,18 @@ def test_a_copy_from_the_wrong_place_is_named(to: str, cuda: Any, monkeypatch: p
 def test_a_copy_that_lands_late_is_named(to: str, cuda: Any, monkeypatch: pytest.MonkeyPatch):
     """The copy stream is held, and every fence of it is said to be reached: so the consumer reads too early.
 
-    What it finds then is what an earlier batch left there, so these are values that none had before.
+    What it finds then is what an earlier batch left there: shuffled, so that none had the same.
     """
     framework(to)
-    for _ in Feed(source(2), batch_size=ROWS, to=to, device=cuda, verify=True):
-        pass  # what is loaded and compiled for the first batches would wait for the stream
+    feed = Feed(source(4), batch_size=ROWS, to=to, device=cuda, workers=1, verify=True, shuffle=True)
+    for _ in feed:
+        pass  # what is loaded, compiled and allocated for the first batches would wait for the held stream
     record = type(cuda).record
     monkeypatch.setattr(
         type(cuda),
         "record",
         lambda self, stream: Fence.EMPTY if stream.name.endswith("/feed") else record(self, stream),
     )
-    feed = Feed(source(4, first=0.25), batch_size=ROWS, to=to, device=cuda, workers=1, verify=True)
     with gate(cuda.stream("feed"), device=cuda), pytest.raises(CorruptionError, match="of batch 0 "):
         next(iter(feed))
 
@@ -153,34 +153,34 @@ def test_values_that_land_late_are_named_and_not_committed(
 ):
     framework(to)
     values = ones(to, 16) * 5.25  # what memory that was used before does not hold
-    with Drain("null:", verify=True) as first:
-        first.put(range(16), {"y": values - 1})  # what is loaded at the first put would wait for the stream
+    drain = Drain(f"npy:{tmp_path / 'out'}", verify=True)
+    drain.put(np.arange(16), {"y": values - 1})  # what is loaded and allocated then would wait for the held stream
+    drain.flush()
     record = type(cuda).record
     monkeypatch.setattr(
         type(cuda),
         "record",
         lambda self, stream: Fence.EMPTY if stream.name.endswith("/drain") else record(self, stream),
     )
-    drain = Drain(f"npy:{tmp_path / 'out'}", verify=True)
     with gate(cuda.stream("drain"), device=cuda):
-        drain.put(np.arange(16), {"y": values})
-        with pytest.raises(CorruptionError, match=r"output 'y' of put 0 \(rows 0 to 15\)"):
+        drain.put(np.arange(16, 32), {"y": values})
+        with pytest.raises(CorruptionError, match=r"output 'y' of put 1 \(rows 16 to 31\)"):
             drain.close()
-    assert len(drain.committed) == 0
+    assert len(drain.committed) == 16
 
 
 def test_a_broken_promise_not_to_write_to_a_borrowed_tensor_is_named(cuda: Any, tmp_path):
     """What holds the copy back here is the drain's own stream; the program overwrites its tensor meanwhile."""
     torch = framework("torch")
     values = torch.ones(16, 4, device="cuda")
-    with Drain("null:", verify=True, borrow=True) as first:
-        first.put(range(16), {"y": values.zero_() + 1})  # as above
-    values.fill_(1)
-    torch.cuda.synchronize()
     drain = Drain(f"npy:{tmp_path / 'out'}", verify=True, borrow=True)
+    drain.put(np.arange(16), {"y": values + 1})  # as above
+    drain.flush()
+    values.fill_(2)
+    torch.cuda.synchronize()
     with gate(cuda.stream("drain"), device=cuda):
-        drain.put(np.arange(16), {"y": values})
+        drain.put(np.arange(16, 32), {"y": values})
         values.zero_()
         torch.cuda.current_stream().synchronize()
-    with pytest.raises(CorruptionError, match=r"put 0 .* with borrow=True nothing may write"):
+    with pytest.raises(CorruptionError, match=r"put 1 .* with borrow=True nothing may write"):
         drain.close()

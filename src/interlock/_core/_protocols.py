@@ -73,8 +73,13 @@ class Device(Protocol):
         """
         ...
 
-    def allocate_host(self, size_bytes: int) -> Memory:
-        """Return host memory that copies to and from this device may use while the host goes on."""
+    def allocate_host(self, size_bytes: int, *, shared: bool = False) -> Memory:
+        """Return host memory that copies to and from this device may use while the host goes on.
+
+        Args:
+            size_bytes: How much.
+            shared: Whether other processes may map it and write into it.
+        """
         ...
 
     def stream(self, name: str) -> Timeline:

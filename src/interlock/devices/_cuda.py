@@ -63,7 +63,7 @@ class CudaDevice:
         self._stopwatch = Stopwatch(self._context, self._new_raw())
         self._streams: dict[str, CudaStream] = {}
         self._adopted: dict[tuple[int, int], CudaStream] = {}
-        self._memory = DeviceAllocator(self._context, self._own_stream("memory", adopted=False))
+        self._memory = DeviceAllocator(self._context, self._own_stream("memory"))
         self._pinned = PinnedPool(self._context)
         expect(self)
         atexit.register(self._at_exit)
@@ -115,8 +115,8 @@ class CudaDevice:
             UsageError: The size is not positive.
             MemoryError: The system has no such amount, or may not lock it.
 
-        Blocks: fresh memory takes 0.2 to 0.3 s for 1 GB; memory of a size that was let go before, no time. At most
-            1 GiB that nobody uses is kept for that.
+        Blocks: fresh memory takes 0.2 to 0.3 s for 1 GB, and the driver may wait for work that is queued on the device;
+            memory of a size that was let go before takes no time. At most 1 GiB that nobody uses is kept for that.
         """
         return self._pinned.allocate(size_bytes, shared=shared)
 
@@ -146,7 +146,7 @@ class CudaDevice:
     def stream(self, name: str) -> CudaStream:
         """As in `Device`: not ordered with the legacy default stream, and of high priority."""
         known = self._streams.get(name)
-        return known if known is not None else self._own_stream(name, adopted=False)
+        return known if known is not None else self._own_stream(name)
 
     def adopt(self, handle: int) -> CudaStream:
         """As in `StreamDevice`. The per-thread stream may be used only on the thread that adopted it."""
@@ -226,15 +226,20 @@ class CudaDevice:
 
     # ------------------------------------------------------------ times
 
-    def mark(self, stream: Timeline) -> TimeMark:
-        """As in `Marks`. Work that is held back for a fence that only the host sees comes after the mark."""
-        return self._stopwatch.mark(self._own(stream))
+    def mark(self, stream: Timeline) -> TimeMark | None:
+        """As in `Marks`. Work that is held back for a fence that only the host sees comes after the mark.
+
+        None where a graph is being captured: what is put into it has no time.
+        """
+        own = self._own(stream)
+        return None if own.is_captured() else self._stopwatch.mark(own)
 
     def report_between(
-        self, start: TimeMark, end: TimeMark, name: str, *, size_bytes: int = 0, number: int = -1
+        self, start: TimeMark | None, end: TimeMark | None, name: str, *, size_bytes: int = 0, number: int = -1
     ) -> None:
-        """As in `Marks`."""
-        self._stopwatch.report_between(start, end, name, size_bytes=size_bytes, number=number)
+        """As in `Marks`; nothing if one of the marks is None."""
+        if start is not None and end is not None:
+            self._stopwatch.report_between(start, end, name, size_bytes=size_bytes, number=number)
 
     def report_due(self) -> None:
         """As in `Marks`."""
@@ -251,7 +256,7 @@ class CudaDevice:
             raise UsageError(f"{stream!r} is not a stream of {self.name}", hint="get one from device.stream(name)")
         return stream
 
-    def _own_stream(self, name: str, *, adopted: bool) -> CudaStream:
+    def _own_stream(self, name: str) -> CudaStream:
         self.check()
         with self._lock:
             if name not in self._streams:
@@ -261,7 +266,7 @@ class CudaDevice:
                     self._context,
                     self._events,
                     self._stopwatch,
-                    adopted=adopted,
+                    adopted=False,
                 )
             return self._streams[name]
 

@@ -48,7 +48,7 @@ class CudaContext:
     """The primary context of one device, retained for the life of the process.
 
     As a context manager it is the calling thread's current one inside the block; what was current before is so again
-    afterwards. Copies, events and waits on streams with a handle of their own need none.
+    afterwards. Copies, events and waits on streams with a handle of their own need none, but see `is_hidden`.
 
     Args:
         api: The module `cuda.bindings.driver`, or what stands for it.
@@ -135,6 +135,14 @@ class CudaContext:
         if lost is None:
             return DeviceError(f"{self.name} is lost")
         return DeviceError(lost.what, why=lost.why, hint=lost.hint)
+
+    def is_hidden(self) -> bool:
+        """Tell whether another device's context is the calling thread's current one, as XLA leaves it with several.
+
+        Without a current context copies find theirs by the stream; with a foreign one the driver refuses them.
+        """
+        code, current = self.api.cuCtxGetCurrent()
+        return code != self._success or int(current) not in {0, int(self._handle)}
 
     def free_memory(self) -> str:
         """Say how much memory is free, for messages."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -77,7 +77,9 @@ class Stopwatch:
         self._clock = clock
         self._events = EventPool(context, timed=True)
         self._base: _Base | None = None
-        self._pending: deque[_Pending] = deque(maxlen=_MOST_PENDING)
+        self._pending: list[_Pending] = []
+        self._lock = threading.Lock()
+        self._collecting = threading.Lock()
 
     def mark(self, stream: CudaStream) -> TimeMark:
         """Take the time at this point of a stream's order. What was held back comes later, and is not timed with it."""
@@ -91,22 +93,35 @@ class Stopwatch:
         self, start: TimeMark, end: TimeMark, name: str, *, size_bytes: int, number: int, subject: str = ""
     ) -> None:
         """Report a span from `start` to `end` once both times are known."""
-        self._pending.append(_Pending(start, end, name, size_bytes, number, subject))
+        with self._lock:
+            self._pending.append(_Pending(start, end, name, size_bytes, number, subject))
+            del self._pending[:-_MOST_PENDING]
 
     def collect(self) -> None:
-        """Report what is known by now. Never blocks."""
-        if not self._pending or self._context.lost is not None:
+        """Report what is known by now, for each stream in its order. Never blocks."""
+        if not self._pending or self._context.lost is not None or not self._collecting.acquire(blocking=False):
             return
-        with self._context:
-            for _ in range(len(self._pending)):
-                try:
-                    pending = self._pending.popleft()
-                except IndexError:  # another thread is at it
-                    return
-                if self._is_done(pending.end.event) and self._is_done(pending.start.base.event):
-                    self._report(pending)
-                else:
-                    self._pending.append(pending)
+        try:
+            with self._context:
+                due = self._due()
+                for known in due:
+                    self._report(known)
+            with self._lock:
+                reported = set(map(id, due))
+                self._pending = [one for one in self._pending if id(one) not in reported]
+        finally:
+            self._collecting.release()
+
+    def _due(self) -> list[_Pending]:
+        due: list[_Pending] = []
+        late: set[CudaStream] = set()
+        for one in tuple(self._pending):
+            stream = one.end.stream
+            if stream not in late and self._is_done(one.end.event) and self._is_done(one.start.base.event):
+                due.append(one)
+            else:
+                late.add(stream)
+        return due
 
     def late(self) -> set[CudaStream]:
         """Return the streams of the spans that are not known yet."""

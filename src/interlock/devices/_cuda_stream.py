@@ -247,14 +247,17 @@ class CudaStream:
                 f"{self._name} is the default stream of another thread",
                 hint="use it on the thread that adopted it, or pass an explicit stream",
             )
-        if self._may_be_captured and self._is_captured():
+        if self.is_captured():
             raise UsageError(
                 f"a graph is being captured on {self._name}",
                 why="what is put into it runs at each replay, and nobody can tell when",
                 hint="hand batches over and put outputs outside the capture",
             )
 
-    def _is_captured(self) -> bool:
+    def is_captured(self) -> bool:
+        """Tell whether a graph is being captured on the stream, which somebody else must have begun."""
+        if not self._may_be_captured:
+            return False
         code, status = self.context.api.cuStreamIsCapturing(self.raw)
         return code == self.context.api.CUresult.CUDA_SUCCESS and int(status) != 0
 
@@ -280,7 +283,7 @@ class CudaStream:
             self._stopwatch.report_between(start, end, item.name, size_bytes=size_bytes, number=number, subject=subject)
 
     def _ask(self, function: Any, *arguments: Any) -> None:
-        if self._needs_context:
+        if self._needs_context or self.context.is_hidden():
             with self.context:
                 self.context.ask(function, *arguments)
         else:

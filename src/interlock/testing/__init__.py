@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from interlock.testing._devices import DeviceConformance
     from interlock.testing._frameworks import FrameworkConformance
-    from interlock.testing._gate import gate
+    from interlock.testing._gate import Gate, gate
     from interlock.testing._model import RingMachine
     from interlock.testing._sinks import SinkConformance
 
-__all__ = ["DeviceConformance", "FrameworkConformance", "RingMachine", "SinkConformance", "gate"]
+__all__ = ["DeviceConformance", "FrameworkConformance", "Gate", "RingMachine", "SinkConformance", "gate"]
 
 _HOMES = {
     "DeviceConformance": "_devices",
     "FrameworkConformance": "_frameworks",
+    "Gate": "_gate",
     "RingMachine": "_model",
     "SinkConformance": "_sinks",
     "gate": "_gate",

@@ -28,7 +28,7 @@ _FLAG_BYTES = 64
 class _CanHold(Protocol):
     """A device whose streams wait for a flag in memory, as CUDA's."""
 
-    def allocate_host(self, size_bytes: int) -> HostMemory: ...
+    def allocate_host(self, size_bytes: int, *, shared: bool = False) -> HostMemory: ...
     def hold(self, stream: Timeline, flag: HostMemory) -> None: ...
 
 
@@ -50,6 +50,9 @@ def gate(stream: object, *, device: Device | None = None, timeout_s: float = 10.
     Raises:
         UsageError: That is no stream, or not one of a device that can be held.
         DeviceError: The driver refused.
+
+    Some things wait for every stream of a device when they are done for the first time: loading a kernel, pinning
+    memory, making a pool larger. Do once before the gate what is to be done under it.
 
     Ordering: work that was queued before goes on; other streams too, unless they wait for this one, or share one of the
         few hardware queues with it that a driver puts streams into (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default).

@@ -94,9 +94,9 @@ class StandIn:
         """As in `Device`."""
         return self._device.allocate(size_bytes)
 
-    def allocate_host(self, size_bytes: int) -> HostMemory:
+    def allocate_host(self, size_bytes: int, *, shared: bool = False) -> HostMemory:
         """As in `Device`."""
-        return self._device.allocate_host(size_bytes)
+        return self._device.allocate_host(size_bytes, shared=shared)
 
     def stream(self, name: str) -> OperationQueue:
         """As in `Device`."""
