@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import random
+import time
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -40,11 +42,17 @@ class Plan:
         batches: In each run.
         floats: In each row of a batch.
         keep: Whether batches are kept.
+        until_s: When to stop earlier, on the clock of `time.perf_counter`.
     """
 
     batches: int
     floats: int
     keep: bool
+    until_s: float = math.inf
+
+    def is_over(self) -> bool:
+        """Tell whether it is time to stop."""
+        return time.perf_counter() > self.until_s
 
 
 class Machine(Protocol):

@@ -1,6 +1,6 @@
 """How many batches arrive wrong when the device is slow, batches are kept and memory is scarce.
 
-    python benchmarks/gpu/stress.py [--save] [--only interlock,spdl] [--batches 10000] [--jobs 8]
+    python benchmarks/gpu/stress.py [--save] [--only interlock,spdl] [--batches 10000] [--seconds 80] [--jobs 14]
 
 Batch `n` holds the number `n` everywhere. Its consumer looks at it on the device, late: before each look the device is
 busy, now and then for milliseconds, or its stream is held at a gate for some batches (JAX shows nobody its stream, and
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,13 +21,14 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from _common import Report, arguments, devices, require_cuda, wanted
+from _common import BEGAN_S, Report, arguments, devices, require_cuda, wanted
 from _machines import CUDA, MACHINES, ROWS, Machine, Plan, Unkind
 
 import interlock
@@ -39,28 +41,32 @@ if TYPE_CHECKING:
 
 HOW = ("dropped", "kept")
 PUT_FLOATS = 4096  # 16 KiB: what a drain's runs write fits into memory
-LONGEST_S = 95
-"""A variant that takes longer is given up."""
+WARM = 8
+END_S = 8
+"""What a process is given for its last look and its end, within `--seconds`."""
 
 
-def feed_run(plan: Plan, to: str, batches: Callable[[Plan, Machine], Iterator[Any]]) -> int:
-    """Take all batches; return how many were wrong."""
+def feed_run(plan: Plan, to: str, batches: Callable[[Plan, Machine], Iterator[Any]]) -> tuple[int, int]:
+    """Take batches; return how many were wrong, and how many there were."""
     machine = MACHINES[to](plan.batches)
     unkind = Unkind(plan, machine)
-    number = -1
-    for number, batch in enumerate(batches(plan, machine)):
-        unkind.before()
-        machine.look(number, batch)
-        unkind.after(number, batch, machine.look)
-        del batch
-        if number + 1 == plan.batches:
-            break
-    unkind.open()
-    for entry in unkind.kept:
-        machine.look(*entry)
-    if number + 1 != plan.batches:
-        raise AssertionError(f"only {number + 1} of {plan.batches} batches came")
-    return machine.wrong()
+    done = 0
+    with closing(batches(plan, machine)) as iterator:  # type: ignore[type-var] # all are generators
+        for number, batch in enumerate(iterator):
+            unkind.before()
+            machine.look(number, batch)
+            unkind.after(number, batch, machine.look)
+            done = number + 1
+            del batch
+            if done == plan.batches or plan.is_over():
+                break
+        unkind.open()
+        for entry in unkind.kept:
+            machine.look(*entry)
+        wrong = machine.wrong()
+    if done != plan.batches and not plan.is_over():
+        raise AssertionError(f"only {done} of {plan.batches} batches came")
+    return wrong, done
 
 
 def recycled_pinned(plan: Plan, machine: Machine) -> Iterator[Any]:
@@ -175,35 +181,39 @@ def feed(to: Any, **options: Any) -> Callable[[Plan, Machine], Iterator[Any]]:
         del machine
         budget = 64 * ROWS * plan.floats * 4
         with interlock.Feed(Numbers(plan), batch_size=ROWS, to=to, workers=2, budget_bytes=budget, **options) as made:
-            yield from made
-            if CUDA and (syncs := made.statistics().host_syncs):
-                raise AssertionError(f"the feed made the host wait {syncs} times")
+            try:
+                yield from made
+            finally:
+                if CUDA and (syncs := made.statistics().host_syncs):
+                    raise AssertionError(f"the feed made the host wait {syncs} times")
 
     return batches
 
 
-def put_run(plan: Plan, to: str, sink: Callable[[Plan, Path], Any]) -> int:
-    """Compute batches on the device and write them; return how many are wrong in what was written."""
+def put_run(plan: Plan, to: str, sink: Callable[[Path], Any]) -> tuple[int, int]:
+    """Compute batches on the device and write them; return how many are wrong in what was written, of how many."""
     machine = MACHINES[to](plan.batches)
     unkind = Unkind(plan, machine)
+    done = 0
     with tempfile.TemporaryDirectory() as folder:
-        with sink(plan, Path(folder)) as writer:
+        with sink(Path(folder)) as writer:
             for number in range(plan.batches):
                 unkind.before()
                 batch = machine.make(number, ROWS, PUT_FLOATS // ROWS)
                 writer.put(np.arange(number * ROWS, (number + 1) * ROWS), batch)
                 if plan.keep:
                     machine.change(batch)
+                done = number + 1
+                if plan.is_over():
+                    break
             unkind.open()
-        found: int = writer.wrong()
-        return found
+        return writer.wrong(done), done
 
 
 class IntoDrain:
     """Interlock's drain, and what it wrote."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        self.plan = plan
+    def __init__(self, folder: Path) -> None:
         self.folder = folder / "out"
         self.drain = interlock.Drain(f"npy:{self.folder}", budget_bytes=64 << 20)
         self.put = self.drain.put
@@ -214,9 +224,9 @@ class IntoDrain:
     def __exit__(self, *error: object) -> None:
         self.drain.close()
 
-    def wrong(self) -> int:
-        """Return how many batches are missing or not what they should be."""
-        right = np.zeros(self.plan.batches, np.int64)
+    def wrong(self, batches: int) -> int:
+        """Return how many of so many batches are missing or not what they should be."""
+        right = np.zeros(batches, np.int64)
         for shard in self.folder.glob("part-*"):
             numbers = np.load(shard / "id.npy") // ROWS
             held = np.load(shard / "output.npy", mmap_mode="r")
@@ -227,9 +237,8 @@ class IntoDrain:
 class IntoList:
     """The seed program's way out: copies to the host that are not waited for, and a thread that writes."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.path = folder / "out.bin"
-        self.plan = plan
         self.queue: SimpleQueue[Any] = SimpleQueue()
         self.thread = threading.Thread(target=self._write)
 
@@ -251,15 +260,15 @@ class IntoList:
             while (batch := self.queue.get()) is not None:
                 file.write(batch.numpy().tobytes())
 
-    def wrong(self) -> int:
+    def wrong(self, batches: int) -> int:
         """As in `IntoDrain`."""
-        held = np.memmap(self.path, np.float32, "r").reshape(self.plan.batches, -1)
-        return int((held != np.arange(self.plan.batches, dtype=np.float32)[:, None]).any(axis=1).sum())
+        held = np.memmap(self.path, np.float32, "r").reshape(batches, -1)
+        return int((held != np.arange(batches, dtype=np.float32)[:, None]).any(axis=1).sum())
 
 
-def runs() -> dict[str, Callable[[Plan], int]]:
-    """Return what is compared: name to a function that returns how many batches were wrong."""
-    table: dict[str, Callable[[Plan], int]] = {
+def runs() -> dict[str, Callable[[Plan], tuple[int, int]]]:
+    """Return what is compared: name to a function that returns how many batches were wrong, and how many there were."""
+    table: dict[str, Callable[[Plan], tuple[int, int]]] = {
         "torch: recycled pinned buffer + non_blocking": lambda plan: feed_run(plan, "torch", recycled_pinned),
         "JAX: recycled NumPy buffer + device_put ahead": lambda plan: feed_run(plan, "jax", recycled_numpy),
         "torch: prefetcher with two streams": lambda plan: feed_run(plan, "torch", two_streams),
@@ -279,38 +288,57 @@ def runs() -> dict[str, Callable[[Plan], int]]:
 def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     """Run a variant here, dropped and kept; return its figures."""
     figures: dict[str, Any] = {"name": name}
+    floats = given.kib * 256 // ROWS
+    end = BEGAN_S + given.seconds - END_S if given.seconds else math.inf
     began = time.perf_counter()
-    for how in HOW:
+    for how in ("warm", *HOW):
+        now = time.perf_counter()
+        until = (now + end) / 2 if how == "dropped" else end
         try:
-            figures[how] = runs()[name](Plan(given.batches, given.kib * 256 // ROWS, how == "kept"))
+            wrong, batches = runs()[name](Plan(WARM if how == "warm" else given.batches, floats, how == "kept", until))
         except Exception as error:  # noqa: BLE001 - a peer that is not installed, or fails, is a row of the table
             text = str(error).strip() or type(error).__name__
             figures["note"] = f"not run: {text.splitlines()[0][:120]}"
             break
+        if how != "warm":  # imports and compilation
+            figures[how] = {"wrong": wrong, "batches": batches}
     figures["seconds"] = round(time.perf_counter() - began, 1)
     return figures
 
 
 def measure_apart(name: str, device: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Do the same in a process of its own, so that no variant lives in what another left."""
-    options = ["--only", name, "--batches", str(given.batches), "--kib", str(given.kib), "--jobs", "0"]
-    command = [sys.executable, __file__, *options, *(["--smoke"] if given.smoke else [])]
+    """Do the same in a process of its own, so that no variant lives in what another left; say it when it is done."""
+    left_s = max(2, int(given.seconds - (time.perf_counter() - BEGAN_S))) if given.seconds else 0
+    options = {"--only": name, "--batches": given.batches, "--kib": given.kib, "--jobs": 0, "--seconds": left_s}
+    command = [sys.executable, __file__, *(str(part) for option in options.items() for part in option)]
+    environment = {"CUDA_VISIBLE_DEVICES": str(device), **os.environ}
+    figures: dict[str, Any] = {"name": name, "seconds": 0.0}
     try:
-        environment = {"CUDA_VISIBLE_DEVICES": str(device), **os.environ}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST_S, env=environment)
+        done = subprocess.run(
+            [*command, *(["--smoke"] if given.smoke else [])],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=left_s or None,
+            env=environment,
+        )
     except subprocess.TimeoutExpired:
-        return {"name": name, "seconds": LONGEST_S, "note": f"not done in {LONGEST_S} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if not lines:
+        figures["note"] = "not run: it did not come to an end in time"
+    else:
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-        return {"name": name, "seconds": 0.0, "note": f"not run: {last[:120]}"}
-    print(lines[-1], file=sys.stderr, flush=True)
-    figures: dict[str, Any] = json.loads(lines[-1])
+        figures.update(json.loads(lines[-1]) if lines else {"note": f"not run: {last[:120]}"})
+    print(json.dumps(figures), flush=True)
     return figures
 
 
+def shown(figures: dict[str, Any], how: str) -> str:
+    """Return a cell of the table."""
+    return f"{figures[how]['wrong']:,} of {figures[how]['batches']:,}" if how in figures else ""
+
+
 def main() -> None:
-    """Print a table and a line of JSON; end with 1 if a batch of Interlock's was wrong."""
+    """Print a line of JSON for each variant, then a table; end with 1 if a batch of Interlock's was wrong."""
     given = arguments(
         __doc__,
         batches=(10_000, "batches a run"),
@@ -331,16 +359,15 @@ def main() -> None:
         spread = [number % max(1, devices()) for number in range(len(names))]
         found = list(pool.map(partial(measure_apart, given=given), names, spread))
     report = Report("gpu-stress", "corrupted batches under stress", ("variant", *HOW, "s", "note"))
-    report.lines.append(f"{given.batches:,} batches a run; {given.kib} KiB to the device, 16 KiB from it")
+    report.lines.append(f"{given.kib} KiB a batch to the device, 16 KiB from it")
     for figures in found:
-        counts = [f"{figures[how]:,}" if how in figures else "" for how in HOW]
-        report.rows.append((figures["name"], *counts, f"{figures['seconds']}", figures.get("note", "")))
+        cells = [shown(figures, how) for how in HOW]
+        report.rows.append((figures["name"], *cells, f"{figures['seconds']}", figures.get("note", "")))
     ours = [figures for figures in found if figures["name"].startswith("Interlock")]
-    total = sum(figures.get(how, 0) for figures in ours for how in HOW)
+    total = sum(figures[how]["wrong"] for figures in ours for how in HOW if how in figures)
     report.goal("corrupted batches of Interlock's", total, 0, at_most=True, unit="")
     report.figures["variants"] = found
     report.show(save=given.save)
-    print(json.dumps({"batches": given.batches, "variants": found}))
     if total or (CUDA and any("note" in figures for figures in ours)):
         raise SystemExit(1)
 

@@ -130,9 +130,7 @@ def test_a_copy_that_lands_late_is_named():
 @pytest.mark.parametrize("device", [CopiesShifted, SwapsRows])
 def test_a_copy_to_the_wrong_place_is_named(device: type[Double]):
     feed = Feed(source(4), batch_size=ROWS, device=device(), workers=1, verify=True)
-    with pytest.raises(
-        CorruptionError, match=r"leaf 'x' of batch 0 .* 1 of 2 parts .* in bytes 0 to 65,536"
-    ) as caught:
+    with pytest.raises(CorruptionError, match=r"leaf 'x' of batch 0 .* 1 of 2 parts .* in bytes 0 to 65,536") as caught:
         next(iter(feed))
     assert caught.value.leaf == "x"
 
@@ -168,9 +166,7 @@ def test_a_slot_that_is_used_again_too_early_is_named(device: str, monkeypatch: 
     monkeypatch.setattr(Staging, "hand_over", taken_back_at_once)
     iterator = iter(Feed(source(4), batch_size=ROWS, to="jax", device=device, workers=0, verify=True))
     kept = next(iterator)
-    with pytest.raises(
-        CorruptionError, match=r"of batch 0 was wrong when batch 1 was handed over"
-    ):
+    with pytest.raises(CorruptionError, match=r"of batch 0 was wrong when batch 1 was handed over"):
         next(iterator)
     del kept
 
