@@ -276,7 +276,7 @@ def main() -> None:
         {name: table[name] for name in chosen},
         count=given.rounds,
         steps=given.steps,
-        warm=10,
+        warm=40,  # until the ring has grown to what the consumer runs ahead: pinning a slot takes 40 ms
         slow=[name for name in chosen if "device_put" in name],
         seconds=given.seconds,
         finish=syncs,
