@@ -1,12 +1,14 @@
 """How many batches arrive wrong when the device is slow, batches are kept and memory is scarce.
 
-    python benchmarks/gpu/stress.py [--save] [--only interlock,spdl] [--batches 10000] [--seconds 80] [--jobs 14]
+    python benchmarks/gpu/stress.py [--save] [--only interlock,spdl] [--batches 10000] [--seconds 80] [--jobs 3]
 
 Batch `n` holds the number `n` everywhere. Its consumer looks at it on the device, late: before each look the device is
 busy, now and then for milliseconds, or its stream is held at a gate for some batches (JAX shows nobody its stream, and
 is only kept busy); the host never waits for it. Between looks memory is allocated, filled and dropped again. In the
 runs "kept", one batch of three is kept for a while and looked at once more. A drain's batches are computed on the
 device and, in the runs "kept", changed in place behind the put (JAX: deleted); what was written is read at the end.
+
+Variants run in processes of their own, few at a time: a device that many share gives each a turn only now and then.
 """
 
 from __future__ import annotations
@@ -306,12 +308,12 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def measure_apart(name: str, device: int, given: argparse.Namespace) -> dict[str, Any]:
+def measure_apart(name: str, device: int, bound_s: float, given: argparse.Namespace) -> dict[str, Any]:
     """Do the same in a process of its own, so that no variant lives in what another left; say it when it is done."""
-    left_s = max(2, int(given.seconds - (time.perf_counter() - BEGAN_S))) if given.seconds else 0
+    left_s = max(2, int(bound_s - (time.perf_counter() - BEGAN_S))) if given.seconds else 0
     options = {"--only": name, "--batches": given.batches, "--kib": given.kib, "--jobs": 0, "--seconds": left_s}
     command = [sys.executable, __file__, *(str(part) for option in options.items() for part in option)]
-    environment = {"CUDA_VISIBLE_DEVICES": str(device), **os.environ}
+    environment = {"CUDA_VISIBLE_DEVICES": str(device), "OMP_NUM_THREADS": "1", **os.environ}
     figures: dict[str, Any] = {"name": name, "seconds": 0.0}
     try:
         done = subprocess.run(
@@ -343,7 +345,7 @@ def main() -> None:
         __doc__,
         batches=(10_000, "batches a run"),
         kib=(1024, "size of a fed batch"),
-        jobs=(max(2, (os.cpu_count() or 1) // 2), "variants at a time, each in its own process; 0 runs them here"),
+        jobs=(3, "variants at a time, each in its own process; 0 runs them here"),
     )
     if given.smoke:
         given.batches, given.kib = min(given.batches, 60), 64
@@ -357,7 +359,9 @@ def main() -> None:
         return
     with ThreadPoolExecutor(given.jobs) as pool:
         spread = [number % max(1, devices()) for number in range(len(names))]
-        found = list(pool.map(partial(measure_apart, given=given), names, spread))
+        waves = -(-len(names) // given.jobs)
+        bounds = [given.seconds * (number // given.jobs + 1) / waves for number in range(len(names))]
+        found = list(pool.map(partial(measure_apart, given=given), names, spread, bounds))
     report = Report("gpu-stress", "corrupted batches under stress", ("variant", *HOW, "s", "note"))
     report.lines.append(f"{given.kib} KiB a batch to the device, 16 KiB from it")
     for figures in found:
