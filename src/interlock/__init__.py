@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from interlock.drain import Drain, Ticket
     from interlock.errors import InterlockError
-    from interlock.feed import Feed, SampleInfo, prefetch
+    from interlock.feed import Feed, SampleInfo, Shard, prefetch
     from interlock.tracing import trace
 
-__all__ = ["Drain", "Feed", "InterlockError", "SampleInfo", "Ticket", "prefetch", "trace"]
+__all__ = ["Drain", "Feed", "InterlockError", "SampleInfo", "Shard", "Ticket", "prefetch", "trace"]
 
 _HOME = {
     "Drain": "interlock.drain",
     "Feed": "interlock.feed",
     "InterlockError": "interlock.errors",
     "SampleInfo": "interlock.feed",
+    "Shard": "interlock.feed",
     "Ticket": "interlock.drain",
     "prefetch": "interlock.feed",
     "trace": "interlock.tracing",

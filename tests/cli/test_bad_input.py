@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +15,8 @@ import pytest
 from PIL import Image
 
 import interlock
-from interlock.cli._exits import guarded
-from interlock.errors import InternalError
+from interlock.cli._exits import guarded, user_traceback
+from interlock.errors import InternalError, UsageError
 
 SAME = "def same(batch):\n    return batch\n"
 OURS = str(Path(interlock.__file__).parent)
@@ -263,6 +264,31 @@ def test_a_sink_inside_its_source(bench):
     assert "lies in source" in assert_one_clear_line(said, code=2)
 
 
+def test_the_sink_that_keeps_nothing_lies_nowhere(bench, monkeypatch):
+    folder = bench.folder / "data"
+    folder.mkdir()
+    pq.write_table(pa.table({"x": [1.0]}), folder / "a.parquet")
+    monkeypatch.chdir(folder)
+    assert bench.predict(f"{bench.file(SAME)}:same", source=".", sink="null:").code == 0
+
+
+def test_rows_that_fail_into_nothing_are_told_all_the_same(bench):
+    nan = "def model(batch):\n    return batch * float('nan')\n"
+    said = bench.predict(f"{bench.file(nan)}:model", sink="null:")
+    assert "10 of 10 rows failed; their outputs hold NaN" in assert_one_clear_line(said, code=3)
+
+
+def test_frames_of_compiled_libraries_are_not_taken_for_the_user_s_code():
+    """They name the files that they were compiled from, which are not on this machine."""
+    frames: dict[str, Any] = {}
+    exec(compile("def cuInit():\n    raise RuntimeError\n", "cuda/bindings/driver.pyx", "exec"), frames)  # noqa: S102
+    with pytest.raises(RuntimeError) as caught:
+        frames["cuInit"]()
+    error = UsageError("no CUDA device can be opened")
+    error.__cause__ = caught.value.with_traceback(caught.tb.tb_next)
+    assert user_traceback(error) == ""
+
+
 # ---------------------------------------------------------------- the model's outputs
 
 
@@ -293,7 +319,8 @@ def model(batch):
         ("None", "is of type NoneType"),
         ("['a', 'b']", "is of type str"),
         ("{}", "returned nothing"),
-        ("{1: batch}", "without a name"),
+        ("{1: batch}", "cannot be named"),
+        ("{'a.b': batch, 'a': {'b': batch}}", "cannot be named"),
         ("batch.astype(object)", "object"),
         ("batch.astype(np.float64)", "float64"),
         ("np.zeros((2, 5), np.float32)", "(5,)"),

@@ -112,11 +112,15 @@ def test_without_measurements_nothing_is_claimed():
         (
             1.2,
             1.8,
-            "The link takes 55 GB/s, the storage takes 1.2 GB/s, a drain hashes 1.8 GB/s meanwhile: the storage is",
+            "The link takes 55 GB/s, the storage takes 1.2 GB/s, one thread hashes 1.8 meanwhile: the storage is",
         ),
-        (200.0, 1.8, "meanwhile: hashing is the limit."),
-        (9.0, 1.8, "meanwhile: hashing is the limit."),
-        (200.0, 100.0, "meanwhile: the link is the limit."),
+        (
+            200.0,
+            1.8,
+            "meanwhile: hashing is the limit of parquet:; npy:, hashed by several threads, may reach the link.",
+        ),
+        (9.0, 1.8, "hashing is the limit of parquet:; npy:, hashed by several threads, may reach the storage."),
+        (200.0, 100.0, "meanwhile: the link is the limit, unless the sink's format takes longer."),
     ],
 )
 def test_a_drain_is_as_fast_as_the_slowest_of_link_storage_and_hashing(disk, hashed, said):

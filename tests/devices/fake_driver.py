@@ -2,8 +2,8 @@
 """A CUDA driver made of Python: as much of `cuda.bindings.driver` as a `CudaDevice` uses, for machines without a GPU.
 
 Device memory is host memory; streams are queues of which each query of an event runs one entry, so that everything is
-late. It is strict where the real driver is: what needs a current context is refused without one, and a copy that runs
-after its memory has gone loses the context.
+late. It is strict where the real driver is: what needs a current context is refused without one, a copy that runs after
+its memory has gone loses the context, and who pins memory while a stream is held is told so, where a real driver waits.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class FakeDriver:
         paused: While set, no stream moves.
         capturing: Whether some thread captures a graph, which others may upset.
         captured: Streams on which a graph is captured.
+        destroyed: Streams that their owner has destroyed.
     """
 
     CUresult = CUresult
@@ -119,6 +120,7 @@ class FakeDriver:
         self.paused = False
         self.capturing = False
         self.captured: set[int] = set()
+        self.destroyed: set[int] = set()
         self._random = random.Random(seed)  # noqa: S311 - not for secrets
         self._lost: Code | None = None
         self._buffers: dict[int, Any] = {}
@@ -129,6 +131,7 @@ class FakeDriver:
         self._current = threading.local()
         self._lock = threading.RLock()
         self._failing: dict[str, Code] = {}
+        self._gates: list[Callable[[], bool]] = []
 
     @property
     def pending(self) -> int:
@@ -179,9 +182,11 @@ class FakeDriver:
         return (code,)
 
     def cuCtxPopCurrent(self) -> tuple[Code, int]:
+        self.calls.append("cuCtxPopCurrent")
         return OK, self._stack().pop()
 
     def cuCtxGetCurrent(self) -> tuple[Code, int]:
+        self.calls.append("cuCtxGetCurrent")
         return OK, self._stack()[-1] if self._stack() else 0
 
     def cuCtxGetDevice(self) -> tuple[Code, int]:
@@ -191,6 +196,7 @@ class FakeDriver:
         return self._enter("cuCtxGetStreamPriorityRange", needs_context=True), 0, -5
 
     def cuThreadExchangeStreamCaptureMode(self, mode: Mode) -> tuple[Code, Mode]:
+        self.calls.append("cuThreadExchangeStreamCaptureMode")
         before = self.capture_mode()
         self._current.mode = mode
         return OK, before
@@ -236,6 +242,9 @@ class FakeDriver:
 
     def cuMemHostRegister(self, address: int, size: int, flags: int) -> tuple[Code]:
         code = self._enter("cuMemHostRegister", needs_context=True)
+        with self._lock:
+            held = [is_open for is_open in self._gates if not is_open()]
+        assert not held, "a real driver would wait here until the held stream goes on"
         if code == OK and (flags != self.CU_MEMHOSTREGISTER_PORTABLE or address in self.registered):
             code = CUresult.CUDA_ERROR_INVALID_VALUE
         if code == OK and sum(self.registered.values()) + size > self.pinnable_bytes:
@@ -268,10 +277,13 @@ class FakeDriver:
 
     def cuStreamIsCapturing(self, stream: int) -> tuple[Code, int]:
         assert stream != 1, "the legacy stream cannot be asked while others are captured"
+        assert stream not in self.destroyed, "a real driver may crash"
+        self.calls.append("cuStreamIsCapturing")
         return OK, int(stream in self.captured)
 
     def _queue(self, stream: int, run: Callable[[], bool]) -> Code:
         """Queue what returns whether it could run; it is tried again until it could."""
+        assert stream not in self.destroyed, "a real driver may crash"
         if stream <= 2 and not self._stack():
             return CUresult.CUDA_ERROR_INVALID_CONTEXT
         with self._lock:
@@ -322,7 +334,19 @@ class FakeDriver:
         if code == OK and not self._is_there(address, 4):
             code = CUresult.CUDA_ERROR_INVALID_VALUE
         flag = ctypes.c_uint32.from_address(address)
-        return (code or self._queue(stream, lambda: flag.value >= value),)
+
+        def is_open() -> bool:
+            return flag.value >= value
+
+        def go_on() -> bool:
+            if not is_open():
+                return False
+            self._gates.remove(is_open)
+            return True
+
+        with self._lock:
+            self._gates.append(is_open)
+        return (code or self._queue(stream, go_on),)
 
     # ------------------------------------------------------------ events
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import random
 import threading
+import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +23,8 @@ from interlock.testing import gate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from interlock.lowlevel import HostMemory
 
 LOST = "CUDA_ERROR_ILLEGAL_ADDRESS"
 
@@ -348,6 +352,48 @@ def test_an_owner_is_let_go_after_its_copy_even_if_nobody_asks_for_a_fence(drive
     assert alive <= 64
 
 
+def test_a_copy_keeps_its_memory_though_an_interrupt_comes_right_behind_it(driver, device: CudaDevice, monkeypatch):
+    """As Ctrl-C does in the main thread, where a feed without workers copies."""
+    copy, stream = driver.cuMemcpyAsync, device.stream("one")
+
+    def interrupted(*arguments: Any) -> Any:
+        copy(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver, "cuMemcpyAsync", interrupted)
+    driver.paused = True
+    with pytest.raises(KeyboardInterrupt):
+        device.copy(device.allocate(100), host(device, bytes(100)), stream)
+    device.collect()
+    driver.paused = False
+    done(device.record(stream))
+
+
+def test_a_stream_of_others_may_be_destroyed_once_nothing_more_is_asked_of_it(driver, device: CudaDevice):
+    """Its copy was never recorded by whoever queued it; neither the owner's end nor the exit may touch the stream."""
+    theirs, owner = device.adopt(0x77), Owner()
+    memory, alive = device.allocate(8), weakref.ref(owner)
+    device.copy(device.wrap(memory.address, 8, (memory, owner)), host(device, bytes(8)), theirs)
+    del owner
+    while driver.step():
+        pass
+    driver.destroyed.add(0x77)
+    device.collect()
+    assert alive() is None
+    assert not device.adopt(0x77).busy()
+
+
+@pytest.mark.parametrize(("handle", "more"), [(0, []), (0x77, ["cuStreamIsCapturing"])])
+def test_an_order_between_streams_takes_few_calls_of_the_driver(driver, device: CudaDevice, handle: int, more):
+    """Each gives the interpreter's lock away, and where threads copy it is a while until it comes back."""
+    driver.cuCtxPushCurrent(0xC0)  # as on the thread of a framework that works on the device
+    theirs, ours = device.adopt(handle), device.stream("ours")
+    done(device.record(theirs))
+    before = len(driver.calls)
+    device.wait(ours, device.record(theirs))
+    assert driver.calls[before:] == [*more, "cuCtxGetCurrent", "cuEventRecord", "cuCtxGetCurrent", "cuStreamWaitEvent"]
+
+
 def test_idle_pinned_memory_is_bounded(driver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_cuda_memory, "IDLE_PINNED_BYTES", 3 * 4096)
     memories = [device.allocate_host(4096) for _ in range(8)]
@@ -370,6 +416,27 @@ def test_idle_pinned_memory_makes_room_for_another_size(fake_driver):
     device = CudaDevice(driver=fake_driver.FakeDriver(pinnable_bytes=1 << 20))
     device.allocate_host(700_000)
     assert device.allocate_host(800_000).size_bytes == 800_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_the_child_of_a_fork_has_no_pinned_memory_but_what_is_shared(device: CudaDevice):
+    """After a write on either side the two would have different pages, and the device might have the child's."""
+    own, shared = device.allocate_host(1 << 16), device.allocate_host(1 << 16, shared=True)
+    assert "dc" in flags_of(own)
+    assert "dc" not in flags_of(shared)
+
+
+def flags_of(memory: HostMemory) -> list[str]:
+    """Return the system's flags for the pages of memory; `dc` says that a fork does not copy them."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.partition(" ")[0]
+        if "-" in head and not head.endswith(":"):
+            start, end = (int(part, 16) for part in head.split("-"))
+            inside = start <= memory.address < end
+        elif inside and head == "VmFlags:":
+            return line.split()[1:]
+    raise AssertionError(memory)
 
 
 def test_shared_memory_is_used_again_for_shared_memory_only(device: CudaDevice):
@@ -571,6 +638,30 @@ def test_copies_are_reported_once_they_are_done(spans: list[Any], device: CudaDe
     assert all(span.start_ns <= span.end_ns for span in spans)
 
 
+def test_times_are_right_though_the_host_was_away_while_the_clocks_were_compared(
+    spans: list[Any], driver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+):
+    """As a thread is that has to make room for others: between two looks at the event by which clocks are compared."""
+    query, absences = driver.cuEventQuery, iter([0.04, 0.02])
+
+    def late(event: Any) -> Any:
+        answer = query(event)
+        time.sleep(next(absences, 0))
+        return answer
+
+    memory, source, stream = device.allocate(8), host(device, bytes(8)), device.stream("one")
+    done(device.record(stream))
+    monkeypatch.setattr(driver, "cuEventQuery", late)
+    device.mark(stream)
+    start_ns = time.perf_counter_ns()
+    device.copy(memory, source, stream)
+    done(device.unreported())
+    device.report_due()
+    (span,) = spans
+    assert next(absences, None) is None
+    assert start_ns - 3_000_000 <= span.start_ns <= span.end_ns <= time.perf_counter_ns() + 3_000_000
+
+
 def test_a_range_of_an_adopted_stream_is_reported(spans: list[Any], device: CudaDevice):
     stream = device.adopt(0x77)
     start = device.mark(stream)
@@ -579,6 +670,20 @@ def test_a_range_of_an_adopted_stream_is_reported(spans: list[Any], device: Cuda
     done(device.unreported())
     device.report_due()
     assert [(span.track, span.name, span.number) for span in spans] == [(stream.name, "step", 3)]
+
+
+def test_a_stream_that_was_marked_may_be_destroyed_before_its_times_are_known(
+    spans: list[Any], driver, device: CudaDevice
+):
+    stream = device.adopt(0x77)
+    driver.paused = True
+    start = device.mark(stream)
+    device.report_between(start, device.mark(stream), "step")
+    driver.paused = False
+    driver.destroyed.add(0x77)
+    done(device.unreported())
+    device.report_due()
+    assert [span.name for span in spans] == ["step"]
 
 
 def test_spans_of_a_stream_are_reported_in_its_order(spans: list[Any], device: CudaDevice):

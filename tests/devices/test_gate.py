@@ -59,12 +59,36 @@ def test_what_is_queued_under_a_closed_gate_runs_when_it_opens(device: Device):
 
 
 def test_another_stream_goes_on(device: Device):
-    memory, out = device.allocate(4), device.allocate_host(4)
+    memory, out, source = device.allocate(4), device.allocate_host(4), host(device, b"data")
     with gate(device.stream("held"), device=device):
-        device.copy(memory, host(device, b"data"), device.stream("free"))
+        device.copy(memory, source, device.stream("free"))
         device.copy(out, memory, device.stream("free"))
         done(device.record(device.stream("free")))
     assert bytes(out.view()) == b"data"
+
+
+def test_a_gate_may_be_closed_while_another_is(device: Device):
+    """Memory for its flag is there already: pinning it would wait for the stream that the other one holds."""
+    fences = []
+    with gate(device.stream("one"), device=device), gate(device.stream("two"), device=device) as second:
+        fences = [device.record(device.stream(name)) for name in ("one", "two")]
+        second.open()
+        done(fences[1])
+        assert not fences[0].poll()
+    done(fences[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_of_a_fork_does_not_open_its_parent_s_gate(device: Device):
+    with gate(device.stream("one"), device=device) as held:
+        fence = device.record(device.stream("one"))
+        child = os.fork()
+        if child == 0:
+            held.open()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, "the child died of memory that it does not have"
+        assert not any(fence.poll() for _ in range(50))
+    done(fence)
 
 
 def test_a_gate_is_opened_by_hand_once_or_more(device: Device):

@@ -84,3 +84,17 @@ def test_what_the_storage_refuses_is_raised(shard, monkeypatch):
     monkeypatch.setattr(_digests._Part, "digest", refuse)
     with pytest.raises(OSError, match="Input/output error"):
         digest_of(shard)
+
+
+def test_a_part_that_a_thread_could_not_hash_is_raised_and_not_left_out(shard, monkeypatch):
+    def refuse(_):
+        raise MemoryError("no buffer")
+
+    digest = Digest(shard)
+    with monkeypatch.context() as patch:
+        patch.setattr(_digests._Part, "digest", refuse)
+        digest.start()
+        for thread in digest._threads:
+            thread.join()
+    with pytest.raises(MemoryError, match="no buffer"):
+        digest.wait()

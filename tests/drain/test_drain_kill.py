@@ -18,8 +18,17 @@ ROWS = 40
 LATER_TOO = {"rename", "sync-folder", "record", "end", "torn"}
 """Steps that are also hit in the third shard, where committed ones lie beside it."""
 
+LARGE = 64 << 20
+SMALL = 130
+"""Each put fills a shard and begins the next, which is written while the one before is synced."""
+
 SCENARIOS = [
-    (step, occurrence) for step in (*STEPS, "torn", "created") for occurrence in ([0, 2] if step in LATER_TOO else [0])
+    *(
+        (step, occurrence, LARGE)
+        for step in (*STEPS, "torn", "created")
+        for occurrence in ([0, 2] if step in LATER_TOO else [0])
+    ),
+    *((step, 3, SMALL) for step in (*STEPS, "torn") if step != "schema"),
 ]
 
 CHILDREN = r"""
@@ -32,7 +41,7 @@ sink, folder, scenarios = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-def child(path, step, occurrence):
+def child(path, step, occurrence, shard_bytes):
     hits = [0]
     def run_step(name, action):
         if step == "torn" and name == "record" and hits[0] == occurrence:
@@ -47,7 +56,7 @@ def child(path, step, occurrence):
     _publish.run_step = run_step
     if step == "created":
         _run.replace_file = lambda *given: die()
-    drain = Drain(f"{sink}:{path}", total=40, fingerprint={"model": "m"})
+    drain = Drain(f"{sink}:{path}", total=40, fingerprint={"model": "m"}, shard_bytes=shard_bytes)
     with open(f"{path}.committed", "w") as told:
         for start in range(0, 40, 5):
             ids = np.arange(start, start + 5)
@@ -58,10 +67,10 @@ def child(path, step, occurrence):
                 told.flush()
     drain.close()
 
-for at, (step, occurrence) in enumerate(scenarios):
+for at, (step, occurrence, shard_bytes) in enumerate(scenarios):
     pid = os.fork()
     if pid == 0:
-        child(f"{folder}/{at}", step, occurrence)
+        child(f"{folder}/{at}", step, occurrence, shard_bytes)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (step, occurrence, status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from interlock.drain import Drain, _publish, open_sink, read_status, verify_sink
 from interlock.drain._layout import Layout
 from interlock.drain._manifest import ShardRecord
-from interlock.errors import SinkConflictError, SinkError
+from interlock.errors import SinkConflictError, SinkError, UsageError
 
 
 def write(sink, ids, value=1.0, **options):
@@ -508,3 +509,19 @@ def test_live_jax_arrays_at_exit_do_no_harm(tmp_path):
 def test_importing_the_drain_loads_no_framework_and_no_format():
     code = "import sys, interlock.drain; print([m for m in ('torch', 'jax', 'pyarrow', 'PIL') if m in sys.modules])"
     assert run_python(code).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["../secret.npy", "/secret.npy", ".secret.npy"])
+def test_a_shard_of_npy_files_cannot_lead_out_of_its_folder(tmp_path, name):
+    """Also where rows that came before are looked up, whose ids the manifest knows."""
+    write(f"npy:{tmp_path / 'out'}", [0, 1])
+    shard = first_shard(tmp_path / "out")
+    np.save(shard.parent / "secret.npy", np.arange(2.0))
+    index = json.loads((shard / "shard.json").read_text())
+    index["files"][name] = 144
+    (shard / "shard.json").write_text(json.dumps(index))
+    format_of_it, _ = open_sink(f"npy:{tmp_path / 'out'}")
+    with pytest.raises(UsageError, match="cannot be a file name"):
+        format_of_it.read_rows(shard, [0])
+    with pytest.raises(UsageError, match="cannot be a file name"):
+        format_of_it.read_shard(shard)

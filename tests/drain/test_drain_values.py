@@ -13,6 +13,7 @@ from interlock._core._fence import Fence
 from interlock._core._protocols import DeviceArray
 from interlock.devices import HostDevice, SimulatedDevice
 from interlock.drain import Drain, _intake, _publish
+from interlock.drain._staging import Staging
 from interlock.errors import BoundError, DeviceError, UsageError
 from interlock.lowlevel import observe
 
@@ -419,3 +420,37 @@ def test_a_device_without_memory_for_a_slot_is_named_and_the_drain_goes_on(tmp_p
         drain.flush()
         assert drain.statistics().held_bytes == 0
     assert columns(sink)["y"].tolist() == [[1.0] * 100]
+
+
+def test_a_device_that_is_lost_while_memory_is_made_keeps_no_slot(tmp_path, monkeypatch):
+    device = SimulatedDevice("lazy")
+
+    def lose(size_bytes):
+        raise DeviceError(f"the device is lost: {size_bytes}")
+
+    with Drain(f"npy:{tmp_path / 'out'}") as drain:
+        monkeypatch.setattr(device, "allocate_host", lose)
+        for _ in range(3):
+            with pytest.raises(DeviceError, match="lost"):
+                drain.put([0], small(device))
+        (staging,) = drain._intake._stagings.values()
+        states = staging.ring.statistics()
+    assert states.filling == 0
+
+
+def test_a_put_that_fails_on_a_lost_device_says_its_own_reason_and_takes_no_room(tmp_path, monkeypatch):
+    device = SimulatedDevice("lazy")
+
+    def lose(*_):
+        raise DeviceError("the device is lost")
+
+    with Drain(f"npy:{tmp_path / 'out'}") as drain:
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(drain._intake, "_fill", interrupt)
+        monkeypatch.setattr(Staging, "fence_of_copies", lose)
+        with pytest.raises(KeyboardInterrupt):
+            drain.put([0], small(device))
+        assert drain.statistics().held_bytes == 0

@@ -15,6 +15,7 @@ from interlock._core._fence import Fence
 from interlock._core._protocols import DeviceArray
 from interlock.check._hazards import Fold
 from interlock.devices import SimulatedDevice
+from interlock.drain import _intake
 from interlock.drain._publish import Publisher
 from interlock.drain._staging import Claim
 from interlock.drain._writer import Writer
@@ -204,3 +205,18 @@ def test_the_poison_of_slots_that_came_back_is_in_order_with_everything_else(tmp
         put_on_device(drain, SimulatedDevice(schedule), range(6))
     stop()
     assert fold.findings == []
+
+
+def test_a_large_row_whose_second_look_failed_leaves_no_room_taken(tmp_path, columns, monkeypatch):
+    def fail(*_):
+        raise DeviceError("the second look failed")
+
+    sink = f"npy:{tmp_path / 'out'}"
+    with Drain(sink, verify=True, budget_bytes=100, timeout_s=2) as drain:
+        with monkeypatch.context() as patch:
+            patch.setattr(_intake, "sums_at_put", fail)
+            with pytest.raises(DeviceError, match="second look"):
+                drain.put([0], np.ones((1, 100)))
+        assert drain.statistics().held_bytes == 0
+        drain.put([0], np.ones((1, 100)))
+    assert columns(sink)["output"].tolist() == [[1.0] * 100]

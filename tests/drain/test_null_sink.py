@@ -58,7 +58,7 @@ def test_rows_still_have_to_fit_those_before():
 def test_there_is_nothing_to_look_at_afterwards():
     with pytest.raises(UsageError, match=r"null: holds no rows.*counted and forgotten.*parquet:PATH"):
         read_status("null:")
-    with pytest.raises(UsageError, match="null:out holds no rows"):
+    with pytest.raises(UsageError, match="sink 'null:out' has a path: null: keeps nothing"):
         Drain("null:out")
 
 

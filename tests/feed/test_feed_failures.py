@@ -5,12 +5,16 @@ Twins on a real one: tests/gpu/test_failures.py.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
 from interlock import Feed
 from interlock.devices import SimulatedDevice
-from interlock.errors import DeviceError
+from interlock.errors import BoundError, DeviceError
+from interlock.feed._staging import Staging
+from interlock.testing import gate
 
 DATA = np.arange(64, dtype=np.float32)[:, None] * np.ones(256, np.float32)
 
@@ -35,7 +39,9 @@ class IsFull:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_full_device_is_named_with_what_is_free_and_a_feed_works_again_when_there_is_room(workers: int):
     device = IsFull(5000)
-    feed = Feed(DATA, batch_size=4, device=device, workers=workers)
+    feed = Feed(
+        DATA, batch_size=4, device=device, workers=workers, depth=1
+    )  # the first batch has the room, not another
     batches = iter(feed)
     kept = [next(batches)]
     with pytest.raises(MemoryError, match=r"simulated:0 has no 4,096 bytes: 904 are free"):
@@ -43,6 +49,15 @@ def test_a_full_device_is_named_with_what_is_free_and_a_feed_works_again_when_th
     device.room_bytes = 1 << 20
     assert [batch[0, 0] for batch in feed] == list(range(0, 64, 4))
     assert kept[0][0, 0] == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_no_sample_is_skipped_because_a_device_is_full(workers: int, on_error: Literal["raise", "skip"]):
+    feed = Feed(list(DATA), batch_size=4, device=IsFull(100), workers=workers, on_error=on_error)
+    with pytest.raises(MemoryError, match="100 are free"):
+        next(iter(feed))
+    assert not feed.failures
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -74,3 +89,34 @@ def test_a_consumer_that_raises_leaves_the_feed_as_it_was(workers: int):
     with pytest.raises(LookupError, match="the consumer's own"):
         consume()
     assert [batch[0, 0] for _, batch in feed] == list(range(0, 64, 4))
+
+
+def test_a_slot_whose_copy_took_too_long_comes_back_when_it_is_done():
+    """There is one slot; the pass that gave up on it has ended."""
+    device = SimulatedDevice("eager")
+    feed = Feed(DATA[:8], batch_size=4, device=device, workers=0, budget_bytes=5000, timeout_s=0.1)
+    with gate(device.stream("feed"), device=device), pytest.raises(BoundError, match="the copy of batch 0"):
+        next(iter(feed))
+    found = []
+    for batch in feed:
+        found.append(float(batch[0, 0]))
+        del batch
+    assert found == [0, 4]
+
+
+def test_an_interrupt_between_two_steps_leaves_no_slot_behind(monkeypatch: pytest.MonkeyPatch):
+    """There is one slot, and it has been given to the consumer for the ring, but not yet to anybody else."""
+    feed = Feed(DATA[:8], batch_size=4, workers=0, budget_bytes=5000, timeout_s=0.1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Staging, "hand_over", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(feed))
+    found = []
+    for batch in feed:
+        found.append(float(batch[0, 0]))
+        del batch
+    assert found == [0, 4]
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -55,6 +55,17 @@ def test_batches_may_differ_in_shape():
     assert [batch.shape for batch in found] == shapes
 
 
+@pytest.mark.parametrize(("depth", "sizes"), [(1, [500] * 4 + [1000, 1300, 3900]), (2, [500] * 4 + [1000, 1300, 2500])])
+def test_batches_may_grow_until_those_under_way_fill_the_budget(depth, sizes):
+    """The slots of smaller ones, which nobody uses any more, make room."""
+    batches = prefetch((np.ones(size, np.uint8) for size in sizes), to="numpy", depth=depth, budget_bytes=4000)
+    found = []
+    for batch in batches:
+        found.append(len(batch))
+        del batch
+    assert found == sizes
+
+
 def test_the_loader_s_error_reaches_the_consumer_after_the_batches_before_it():
     def loader():
         yield np.zeros(2)

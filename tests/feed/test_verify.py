@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from interlock import Feed, prefetch
 from interlock._core._fence import Fence
+from interlock._core._lease import LeaseState
 from interlock.check._hazards import Fold
 from interlock.devices import SimulatedDevice
 from interlock.errors import CorruptionError, DeviceError
 from interlock.feed._staging import Staging
 from interlock.feed._verify import Verifier
+from interlock.frameworks import framework_named
 from interlock.lowlevel import observe
 
 SCHEDULES = ["lazy", "eager", "starve:feed", "random:3", "pct:5"]
@@ -190,3 +196,26 @@ def test_the_poison_of_slots_that_came_back_is_in_order_with_everything_else(sch
         pass
     stop()
     assert fold.findings == []
+
+
+def test_a_worker_may_fill_a_slot_while_others_are_swept():
+    """Garbage is collected where memory is taken, and other threads run meanwhile: as here the callback does."""
+    device = SimulatedDevice("eager")
+    verifier = Verifier(device, framework_named("numpy"), device.stream("feed"), 10.0)
+    lent: Any = SimpleNamespace(lease=SimpleNamespace(state=LeaseState.LENT), leaves=())
+    verifier._filled.update(dict.fromkeys(range(5000), lent))  # more than there are tuples to reuse
+    numbers = itertools.count(5000)
+
+    def fill(*_):
+        verifier._filled[next(numbers)] = lent
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(fill)
+    gc.set_threshold(1)
+    try:
+        for _ in range(20):
+            verifier.sweep()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(fill)
+    assert set(range(5000)) <= set(verifier._filled)

@@ -37,12 +37,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def current_device_stays() -> Iterator[None]:
-    """XLA leaves another device current where there are several; the tests that follow are not to see that."""
+    """XLA leaves another device current where there are several; the tests that follow are not to see that.
+
+    The first is made so then. That none is would not do: libraries that once made one current take it that one is.
+    """
     yield
     driver: Any = sys.modules.get("cuda.bindings.driver")
-    if driver is not None:
-        with contextlib.suppress(RuntimeError):  # there is no driver
-            driver.cuCtxSetCurrent(driver.CUcontext(0))  # as on a fresh thread: frameworks choose the first device
+    if driver is None:
+        return
+    with contextlib.suppress(RuntimeError):  # there is no driver
+        code, index = driver.cuCtxGetDevice()  # refused where no context is current
+        if code == driver.CUresult.CUDA_SUCCESS and int(index) != 0:
+            driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(0)[1])[1])
 
 
 def _open(index: int, need: str) -> CudaDevice:

@@ -24,6 +24,7 @@ class Twin:
     def __init__(self, schedule: str) -> None:
         self.device = SimulatedDevice(schedule, name=self.name)
         self.blocks: dict[int, HostMemory] = {}
+        self.destroyed: set[int] = set()
         self._streams: dict[int, OperationQueue] = {0: self.device.stream("default")}
 
     def allocate(self, size_bytes: int) -> HostMemory:
@@ -42,6 +43,7 @@ class Twin:
         self.device.wait(stream, fence)
 
     def record(self, stream: Any) -> Fence:
+        assert all(self._streams[handle] is not stream for handle in self.destroyed), "a real driver may crash"
         return self.device.record(stream)
 
     def adopt(self, handle: int) -> OperationQueue:
@@ -157,6 +159,9 @@ class Stream:
         del non_blocking
         self.ptr = self.state.twin.new_stream() if ptr is None else ptr
         self.device_id = 0
+
+    def __del__(self) -> None:
+        self.state.twin.destroyed.add(self.ptr)
 
     @classmethod
     def from_external(cls, stream: Any) -> Self:

@@ -179,11 +179,11 @@ def test_a_gate_holds_a_stream_and_copies_behind_it(cuda_or_fake: CudaDevice):
 
 def test_an_adopted_default_stream_is_ordered_with_our_own(cuda_or_fake: CudaDevice):
     device, own = cuda_or_fake, cuda_or_fake.stream("own")
-    memory, out = device.allocate(4), device.allocate_host(4)
+    memory, out, source = device.allocate(4), device.allocate_host(4), host(device, b"step")
     for handle in (0, 2):
         theirs = device.adopt(handle)
         with gate(own, device=device):
-            device.copy(memory, host(device, b"step"), own)
+            device.copy(memory, source, own)
             device.wait(theirs, device.record(own))
             device.copy(out, memory, theirs)
             fence = device.record(theirs)
@@ -223,8 +223,9 @@ def test_two_devices_hand_a_batch_on_without_the_host(two_cuda_or_fake: tuple[Cu
     one, other = two_cuda_or_fake
     first, second = one.allocate(MB), other.allocate(MB)
     out, content = other.allocate_host(MB), bytes(range(256)) * (MB // 256)
+    source = host(one, content)
     held = gate(one.stream("ours"), device=one)
-    one.copy(first, host(one, content), one.stream("ours"))
+    one.copy(first, source, one.stream("ours"))
     other.wait(other.stream("theirs"), one.record(one.stream("ours")))
     other.copy(second, first, other.stream("theirs"))
     other.copy(out, second, other.stream("theirs"))

@@ -122,7 +122,7 @@ def _has_cuda() -> bool:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_that_feeds_a_device_ends_cleanly(name: str):
-    repetitions, size = (4, 2048) if _has_cuda() else (1, 256)
+    repetitions, size = (2, 2048) if _has_cuda() else (1, 256)
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-W", "error", "-c", HEAD + PROGRAMS[name].replace("SIZE", str(size))]
     children = [

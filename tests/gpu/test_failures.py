@@ -81,7 +81,7 @@ def lines(program: str, folder: Any, *, codes: tuple[int, ...] = (0,)) -> list[s
     """Run a program in a process of its own; return what it printed. It must end, with one of these exit codes."""
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     command = [sys.executable, "-c", START + program, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env=environment)
     assert done.returncode in codes, done.stdout + done.stderr
     return done.stdout.splitlines()
 
@@ -143,10 +143,10 @@ def test_a_consumer_that_raises_loses_nothing_that_it_put(to: str, cuda: Any, tm
 
 def test_a_drain_that_waits_for_a_stream_that_hangs_ends_in_bounded_time(cuda: Any, tmp_path):
     torch = pytest.importorskip("torch")
-    drain = Drain(f"npy:{tmp_path / 'out'}", timeout_s=1.0)
+    drain = Drain(f"npy:{tmp_path / 'out'}", timeout_s=4.0)  # enough for what is done first on a busy machine
     drain.put([-2, -1], torch.ones(2, 4, device="cuda"))  # a new slot would wait for the held stream
     drain.flush()
     with gate(cuda.stream("drain"), device=cuda):
         drain.put([0, 1], torch.ones(2, 4, device="cuda"))
-        with pytest.raises((DeviceError, TimeoutError), match=r"is not done after 1 s"):
+        with pytest.raises((DeviceError, TimeoutError), match=r"is not done after 4 s"):
             drain.close()

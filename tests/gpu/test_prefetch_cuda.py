@@ -28,8 +28,10 @@ def numbers(tensor: torch.Tensor) -> list[float]:
     return found
 
 
-def warm_up() -> None:
-    """Let everything be loaded that is used under a gate: the driver does that only while no stream is held."""
+def warm_up(device: Any) -> None:
+    """Let everything be loaded and pinned that is used under a gate: a driver does it only while no stream is held."""
+    memories = [device.allocate_host(16_000) for _ in range(8)]
+    del memories
     loader = [torch.zeros(4, 1000, device="cuda").fill_(1) for _ in range(4)]
     loader.append(torch.ones(4, 1000).pin_memory())
     for result in [batch + 1 for batch in prefetch(loader, to="torch", device="cuda")]:
@@ -52,7 +54,7 @@ def test_the_loader_is_asked_for_more_only_when_its_buffer_is_copied(world):
             asked.append(number)
             yield batch
 
-    warm_up()
+    warm_up(world)
     with gate(world.stream("feed")):
         batches = iter(prefetch(loader(), to="torch", device="cuda", depth=4))
         first = next(batches)
@@ -73,7 +75,7 @@ def test_the_copy_comes_after_the_producer_s_current_stream(world):
             buffer += number + 1
             yield buffer
 
-    warm_up()
+    warm_up(world)
     with torch.cuda.stream(side):
         with gate(side):
             batches = iter(prefetch(loader(), to="torch", device="cuda"))
@@ -115,7 +117,7 @@ def test_a_pinned_buffer_may_be_recycled_and_needs_no_copy_by_the_host(world, mo
     def copied_by_the_host(*_: Any, **__: Any) -> None:
         raise AssertionError
 
-    warm_up()
+    warm_up(world)
     monkeypatch.setattr(np, "copyto", copied_by_the_host)
 
     def loader():
@@ -197,7 +199,7 @@ class Interface:
 
 
 def test_anything_with_the_cuda_array_interface_is_taken_behind_the_stream_that_it_names(cuda):
-    warm_up()
+    warm_up(cuda)
     side = torch.cuda.Stream()
     tensor = torch.zeros(4, 1000, device="cuda")
     torch.cuda.synchronize()

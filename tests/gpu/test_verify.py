@@ -92,7 +92,10 @@ def test_a_copy_that_lands_late_is_named(to: str, cuda: Any, monkeypatch: pytest
     What it finds then is what an earlier batch left there: shuffled, so that none had the same.
     """
     framework(to)
-    feed = Feed(source(4), batch_size=ROWS, to=to, device=cuda, workers=1, verify=True, shuffle=True)
+    two_slots = 2 * 140_000  # a third would be pinned under the gate, and so wait for it
+    feed = Feed(
+        source(4), batch_size=ROWS, to=to, device=cuda, workers=1, verify=True, shuffle=True, budget_bytes=two_slots
+    )
     for _ in feed:
         pass  # what is loaded, compiled and allocated for the first batches would wait for the held stream
     record = type(cuda).record

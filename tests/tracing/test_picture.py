@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -15,7 +15,7 @@ from interlock import Feed
 from interlock.cli import main
 from interlock.errors import UsageError
 from interlock.tracing import Bar, Panel, Recording, Track, Window, draw, lanes_of, read, whole_of
-from interlock.tracing._lanes import middle_of
+from interlock.tracing._lanes import middle_of, with_crew
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ def texts(picture: ET.Element, kind: str) -> list[str]:
 
 
 def test_the_rows_follow_a_batch_from_the_workers_to_the_writer():
-    lanes = lanes_of(pipeline(), Window(0, 50))
+    lanes = with_crew(lanes_of(pipeline(), Window(0, 50)))
     titles = [lane.title for lane in lanes if lane.title]
     assert titles == ["your loop", "4 workers", "copy in", "step", "copy out", "writer"]
     assert [lane.main for lane in lanes if lane.title] == [False, False, False, True, False, False]
@@ -74,7 +74,8 @@ def test_few_workers_have_names_and_many_are_thin():
     recording = pipeline()
     few = Recording([track for track in recording.tracks if track.thread[-1] not in "23"], 0)
     assert {"worker 0", "worker 1"} <= {lane.title for lane in lanes_of(few, Window(0, 50))}
-    thin = [lane for lane in lanes_of(recording, Window(0, 50)) if not lane.tall]
+    assert with_crew(lanes_of(few, Window(0, 50))) == lanes_of(few, Window(0, 50))
+    thin = [lane for lane in with_crew(lanes_of(recording, Window(0, 50))) if not lane.tall]
     assert [lane.title for lane in thin] == ["", "", "4 workers", ""]
 
 
@@ -230,6 +231,70 @@ def test_the_command_tells_what_each_row_did(traced: Path, capsys: pytest.Captur
     assert "copy in          20 spans" in shown
 
 
+def test_the_command_tells_of_a_part_and_names_every_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    events = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "host"}}]
+    for tid in range(4):
+        events.append(
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": f"interlock-feed-{tid}"}}
+        )
+        events += [{"ph": "X", "pid": 1, "tid": tid, "ts": at * 1e4, "dur": 5e3, "name": "fill"} for at in range(4)]
+    file = tmp_path / "w.json"
+    file.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    assert main(["trace", str(file), "--from", "10", "--to", "20"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("w.json: 10.0 ms")
+    assert [line.split() for line in lines[1:]] == [
+        ["worker", str(tid), "1", "spans", "50%", "busy"] for tid in range(4)
+    ]
+    assert main(["trace", str(file), "--from", "99"]) == 2
+    assert "it goes from 0 to 35 ms" in capsys.readouterr().err
+
+
+def test_a_span_that_took_no_time_is_told_and_a_recording_of_such_has_no_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "moment.json"
+    file.write_text('[{"ph": "X", "pid": 1, "tid": 2, "ts": 5, "dur": 0, "name": "copy in", "args": {"bytes": 8}}]')
+    assert main(["trace", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["copy", "in", "1", "spans", "1"]
+    assert main(["trace", str(file), "--svg", str(tmp_path / "x.svg")]) == 2
+    assert "is empty" in capsys.readouterr().err
+
+
+def test_a_name_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    names = [("process_name", "host"), ("thread_name", "\x1b[31mred\nline\ud800" + "x" * 100)]
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": name, "pid": 1, "tid": 1, "args": {"name": text}} for name, text in names
+    ]
+    events.append({"ph": "X", "pid": 1, "tid": 1, "ts": 5, "dur": 9, "name": "a"})
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps(events), encoding="utf-8")
+    assert main(["trace", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "?[31mred?line" in shown
+    assert "\x1b" not in shown
+    assert len(shown.splitlines()) == 2
+    assert len(shown.splitlines()[1]) <= 80
+    assert main(["trace", str(file), "--svg", str(tmp_path / "t.svg")]) == 0
+    ET.fromstring((tmp_path / "t.svg").read_text(encoding="utf-8"))  # noqa: S314 - our own file
+
+
+@pytest.mark.parametrize(
+    "options", [["--from", "nan"], ["--to", "inf"], ["--from", "1e300"], ["--from", "5", "--to", "4"]]
+)
+@pytest.mark.parametrize("svg", [[], ["--svg", "x.svg"]], ids=["told", "drawn"])
+def test_times_that_cannot_be_meant_end_in_one_line(
+    options: list[str],
+    svg: list[str],
+    traced: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(traced.parent)
+    assert main(["trace", str(traced), *svg, *options]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_the_command_draws(traced: Path, tmp_path: Path):
     picture = tmp_path / "x.svg"
     assert main(["trace", str(traced), str(traced), "--svg", str(picture), "--title", "first"]) == 0
@@ -238,7 +303,18 @@ def test_the_command_draws(traced: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[1]", "{}", '{"traceEvents": 5}', '{"traceEvents": [{"ph": "X"}]}', '{"traceEvents": [{}]}', "\0"]
+    "content",
+    [
+        "",
+        "[1]",
+        "{}",
+        '{"traceEvents": 5}',
+        '{"traceEvents": [{"ph": "X"}]}',
+        '{"traceEvents": [{}]}',
+        "\0",
+        "[" * 100_000,
+        '[{"ph": "X", "ts": NaN, "dur": 1, "name": "a"}]',
+    ],
 )
 def test_what_is_no_trace_is_refused_by_name(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "other.json"
@@ -249,7 +325,8 @@ def test_what_is_no_trace_is_refused_by_name(content: str, tmp_path: Path, capsy
 
 def test_wrong_usage_ends_in_one_line(traced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["trace", str(tmp_path / "missing.json")]) == 2
-    assert main(["trace", str(traced), "--title", "a", "--title", "b"]) == 2
+    assert main(["trace", str(traced), "--title", "a", "--title", "b", "--svg", "x.svg"]) == 2
+    assert main(["trace", str(traced), "--title", "a"]) == 2
     assert main(["trace"]) == 2
     assert "Traceback" not in capsys.readouterr().err
 

@@ -18,6 +18,7 @@ import pytest
 import interlock
 from interlock import Drain, Feed
 from interlock._core import _spans
+from interlock._core._marks import Mark, MarkedSpans
 from interlock._core._spans import Span, report, traced
 from interlock.errors import SinkError, UsageError
 from interlock.lowlevel import Fence, HostDevice, HostTimeline, SimulatedDevice
@@ -387,13 +388,71 @@ def test_a_file_that_cannot_be_made_is_refused_at_once(tmp_path: Path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_an_error_at_the_end_and_never_hides_another(file: Path, monkeypatch: pytest.MonkeyPatch):
     full = Path("/dev/full")
-    monkeypatch.setattr(Recorder, "_open", lambda _: full.open("w", encoding="utf-8"))
+    monkeypatch.setattr(Recorder, "_open", lambda _: full.open("wb", buffering=0))
     with pytest.raises(SinkError, match="No space left"), interlock.trace(file):
         pass
     with pytest.raises(ZeroDivisionError) as caught, interlock.trace(file):
         raise ZeroDivisionError
     assert "No space left" in caught.value.__notes__[0]
     assert not traced()
+
+
+@pytest.mark.parametrize("path", ["", ".", "/"])
+def test_what_is_no_file_is_refused_before_anything_runs(path: str):
+    with pytest.raises(UsageError, match="cannot be written"), interlock.trace(path):
+        pass
+    assert not traced()
+
+
+def test_a_number_of_numpy_is_a_number(file: Path):
+    with interlock.trace(file) as trace, trace.span("step", number=np.int64(7), size_bytes=np.int64(8)):  # type: ignore[arg-type]
+        pass
+    (event,) = complete(file)
+    assert event["args"] == {"batch": 7, "bytes": 8}
+
+
+def test_a_report_that_cannot_be_written_is_an_error_at_the_end_and_no_trace(file: Path):
+    with pytest.raises(SinkError, match="could not be written"), interlock.trace(file):
+        report(Span("host:x", object(), 0, 1 << 62))  # type: ignore[arg-type]
+    assert list(file.parent.iterdir()) == []
+
+
+def test_an_interrupt_while_it_waits_for_devices_leaves_the_file_and_nobody_listening(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Recorder, "_settle", interrupt)
+    with pytest.raises(KeyboardInterrupt), interlock.trace(file) as trace, trace.span("step"):
+        pass
+    assert not traced()
+    assert [event["name"] for event in complete(file)] == ["step"]
+
+
+def test_a_mark_that_is_reached_while_it_is_asked_for_is_not_lost():
+    class Racing:
+        """A mark that is reached right after the first look at it."""
+
+        def __init__(self) -> None:
+            self.looks = 0
+            self.track, self.fence = "q", Fence.EMPTY
+
+        @property
+        def at_ns(self) -> int:
+            self.looks += 1
+            return 0 if self.looks == 1 else 5
+
+    heard: list[Any] = []
+    spans = MarkedSpans()
+    spans.add(Mark("q", 1), Racing(), "step", 0, 0)  # type: ignore[arg-type]
+    remove = _spans.listen(heard.append)
+    try:
+        spans.report_due()
+        spans.report_due()
+    finally:
+        remove()
+    assert len(heard) == 1
 
 
 def test_a_trace_records_one_block(file: Path):

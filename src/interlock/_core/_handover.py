@@ -139,9 +139,7 @@ class Receiver(Protocol):
         """Whether each slot needs a device side, which `carry` finds in `SlotMemory.device`."""
         ...
 
-    def carry(
-        self, slot: SlotMemory, leaves: Sequence[Leaf], size_bytes: int, parts: Sequence[Part] = ()
-    ) -> Carried:
+    def carry(self, slot: SlotMemory, leaves: Sequence[Leaf], size_bytes: int, parts: Sequence[Part] = ()) -> Carried:
         """Queue the copy of the first `size_bytes` bytes of a filled slot. Called on worker threads, several at once.
 
         Args:

@@ -46,9 +46,14 @@ class MarkedSpans:
 
     def report_due(self) -> None:
         """As in `Marks`. A span whose queue failed is forgotten."""
+        due = []
         with self._lock:
-            due = [entry for entry in self._pending if entry[1].at_ns]
-            self._pending = [entry for entry in self._pending if not entry[1].at_ns and not entry[1].fence.failure()]
+            pending, self._pending = self._pending, []
+            for entry in pending:  # each is asked once: it may be reached meanwhile
+                if entry[1].at_ns:
+                    due.append(entry)
+                elif not entry[1].fence.failure():
+                    self._pending.append(entry)
         for start, end, name, size_bytes, number in due:
             report(Span(start.track, name, start.at_ns, end.at_ns, number, size_bytes))
 

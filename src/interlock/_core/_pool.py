@@ -35,6 +35,11 @@ class SlotPool:
         budget_bytes: Most staging bytes in all slots together.
         name: Shown in messages.
         mirrored: Whether each slot also needs memory on the device (a feed does; a drain copies from its producer's).
+
+    Attributes:
+        budget_bytes: As given.
+        allocated_bytes: Staging bytes in all slots now.
+        idle: Slots that nobody uses, said by who claims them: their memory goes where another slot needs more.
     """
 
     def __init__(self, device: Device, budget_bytes: int, *, name: str, mirrored: bool) -> None:
@@ -45,6 +50,7 @@ class SlotPool:
         self._lock = threading.Lock()
         self.budget_bytes = budget_bytes
         self.allocated_bytes = 0
+        self.idle: tuple[SlotIndex, ...] = ()
 
     def memory(self, slot: SlotIndex, size_bytes: int) -> SlotMemory:
         """Return the memory of a slot, at least `size_bytes` of it. Only for the holder of a lease in FILLING.
@@ -58,14 +64,16 @@ class SlotPool:
             if known is not None and known.staging.size_bytes >= size_bytes:
                 return known
             held = known.staging.size_bytes if known is not None else 0
+            for other in self.idle:
+                if other != slot and self.allocated_bytes - held + size_bytes > self.budget_bytes:
+                    self._let_go(other)
             if self.allocated_bytes - held + size_bytes > self.budget_bytes:
                 raise BoundError(
                     f"{self._name} needs a slot of {size_bytes:,} bytes",
                     why=f"{self.allocated_bytes - held:,} of its {self.budget_bytes:,} bytes are in other slots",
                     hint="raise budget_bytes, or make batches smaller",
                 )
-            self._slots.pop(slot, None)
-            self.allocated_bytes -= held
+            self._let_go(slot)
             staging = self._device.allocate_host(size_bytes)
             device = self._device.allocate(size_bytes) if self._mirrored else staging
             self.allocated_bytes += size_bytes
@@ -80,6 +88,9 @@ class SlotPool:
     def drop(self, slot: SlotIndex) -> None:
         """Give the memory of a free slot back to the device."""
         with self._lock:
-            known = self._slots.pop(slot, None)
-            if known is not None:
-                self.allocated_bytes -= known.staging.size_bytes
+            self._let_go(slot)
+
+    def _let_go(self, slot: SlotIndex) -> None:
+        known = self._slots.pop(slot, None)
+        if known is not None:
+            self.allocated_bytes -= known.staging.size_bytes

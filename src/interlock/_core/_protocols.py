@@ -376,6 +376,15 @@ class SupportsIds(Protocol):
 
 
 @runtime_checkable
+class SupportsChunks(Protocol):
+    """A source whose samples lie in chunks that are read as a whole: row groups, shards. `Feed(shuffle="chunks")`."""
+
+    def chunk_starts(self) -> Sequence[int]:
+        """Return the index of the first sample of each chunk: 0 first, and rising."""
+        ...
+
+
+@runtime_checkable
 class SupportsReadInto(Protocol):
     """A source that can write many samples at once where they are wanted."""
 

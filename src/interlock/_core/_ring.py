@@ -84,6 +84,11 @@ class Ring:
         """Whether `close` was called."""
         return self._closed
 
+    @property
+    def free(self) -> tuple[SlotIndex, ...]:
+        """Slots that nobody uses, as far as is known."""
+        return tuple(self._free)
+
     def leases(self, state: LeaseState) -> Iterator[Lease]:
         """Iterate over the open leases in `state`, oldest first."""
         return (lease for lease in self._open.values() if lease.state is state)

@@ -13,8 +13,8 @@ def doctor(*, sink: str | None, quick: bool, as_json: bool) -> int:
     """Tell what limits a feed and a drain on this machine, and what is wrong with it.
 
     Looks at packages, the CUDA driver, its devices, what torch, JAX and CuPy see, and the host's limits; measures the
-    link, the host's copies, and on request a storage. Takes some seconds, 20 at most, up to 1 GiB of memory, and less
-    of a device's. Works without a GPU.
+    link, the host's copies, and on request a storage. Takes some seconds, 20 at most, up to 1 GiB of memory, and half
+    as much of a device's. Works without a GPU.
 
     Exit codes: 0 all that is installed works, 1 something that is installed is broken, 2 wrong usage.
     """

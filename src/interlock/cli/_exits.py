@@ -127,6 +127,8 @@ def _is_users(name: str) -> bool:
     if name.startswith("<"):
         return False
     path = Path(name).resolve()
+    if not path.is_file():  # compiled code names its sources, which are not here
+        return False
     if path.is_relative_to(_PACKAGE) or _INSTALLED.intersection(path.parts):
         return False
     return not any(path.is_relative_to(library) for library in _LIBRARIES)

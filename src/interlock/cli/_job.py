@@ -155,13 +155,12 @@ class Job:
     def _batches(self, feed: Feed) -> Iterator[tuple[npt.NDArray[Any], Any]]:
         """Yield (ids, batch), recording the rows that the source could not give."""
         batches = iter(feed)
-        told = 0
         while True:
             with self._waits.on("source"):
                 entry = next(batches, None)
-            for failure in feed.failures[told:]:
+            for failure in feed.failures:
                 self._fail([failure.id], failure.reason)
-            told = len(feed.failures)
+            feed.failures.clear()  # the list has a bound
             if entry is None:
                 return
             yield entry

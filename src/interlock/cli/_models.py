@@ -66,11 +66,14 @@ class Model:
     def _check(self, outputs: Any, rows: int) -> None:
         try:
             leaves, structure = flatten(outputs)
+            names = structure.names()
         except UsageError as error:
-            raise ModelError(f"{self.text} returned outputs without a name", why=error.what, hint=error.hint) from error
+            raise ModelError(
+                f"{self.text} returned outputs that cannot be named", why=error.what, hint=error.hint
+            ) from error
         if not leaves:
             raise ModelError(f"{self.text} returned nothing", hint="return an array, or a dict or tuple of arrays")
-        for name, leaf in zip(structure.names(), leaves, strict=True):
+        for name, leaf in zip(names, leaves, strict=True):
             what = f"output {name!r}" if name else "its output"
             shape = getattr(leaf, "shape", None)
             if framework_of(leaf) is None or not shape:

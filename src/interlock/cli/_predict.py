@@ -45,6 +45,9 @@ def _names(context: click.Context, parameter: click.Parameter, value: str | None
     return names
 
 
+_NULL = "null:"
+"""The sink that keeps nothing."""
+
 _POSITIVE = click.IntRange(min=1)
 
 
@@ -71,9 +74,12 @@ _POSITIVE = click.IntRange(min=1)
 @click.option("--limit", type=_POSITIVE, help="Only the first N rows of SOURCE.")
 @click.option("--restart", is_flag=True, help="Discard what SINK holds.")
 @click.option(
-    "--columns", metavar="A,B,…", callback=_names, help="Parquet columns that make a sample. [default: all of numbers]"
+    "--columns",
+    metavar="A,B,…",
+    callback=_names,
+    help="Columns, or extensions in shards, that make a sample. [default: all of numbers]",
 )
-@click.option("--id-column", help="Parquet column that names the rows. [default: the row number]")
+@click.option("--id-column", help="Column that names the rows. [default: the row number]")
 @click.option("--image-size", metavar="H,W", callback=_size, help="Resize images; needed if their sizes differ.")
 @click.option("--allow-nan", is_flag=True, help="Write rows that hold NaN, in place of counting them as failed.")
 @click.option(
@@ -87,7 +93,8 @@ def predict(model: str, source: str, sink: str, *, as_json: bool, quiet: bool, *
     MODEL is file.py:NAME or package.module:NAME: a torch module, a jitted JAX function, or a callable from a batch to
     an array or a dict of arrays, first axis samples.
 
-    SOURCE is a .npy file, a folder of images, a Parquet file or folder, or file.py:NAME.
+    SOURCE is a .npy file, a folder of images, a Parquet file or folder, an Arrow file (arrow:FILE where its suffix does
+    not say so), WebDataset shards (wds:train-{000..146}.tar), the url of one of these, or file.py:NAME.
 
     SINK is parquet:FOLDER or npy:FOLDER. The same command again goes on where the last one ended.
 
@@ -122,9 +129,13 @@ def _verdict(outcome: Outcome, stop: Stop, sink: str) -> int:
     if stop.exit_code is not None:
         say(f"stopped: {outcome.missing:,} rows are left", hint="the same command goes on from there")
         return stop.exit_code
+    share = f"{outcome.missing:,} of {outcome.summary['rows_total']:,} rows"
+    if sink == _NULL:
+        reason = f"the first is {outcome.reason}" if outcome.reason else "their outputs hold NaN"
+        say(f"error: {share} failed; {reason}", hint="a sink that keeps rows keeps all reasons: see interlock status")
+        return Exit.FAILED
     failures = read_status(sink).failures  # rows with NaN are found by the drain, and known only there
     reason = outcome.reason or (f"{failures[0].id}: {failures[0].reason}" if failures else "unknown")
-    share = f"{outcome.missing:,} of {outcome.summary['rows_total']:,} rows"
     say(
         f"error: {share} are not in {sink}; the first is {reason}",
         hint=f"mend them and run the same command again; see also: interlock status {sink}",
@@ -136,7 +147,7 @@ def _check_apart(source: str, sink: str) -> None:
     """Refuse a sink inside the source: the next run would read its own output."""
     folder = Path(source)
     place = Path(sink.partition(":")[2])
-    if folder.is_dir() and place.resolve().is_relative_to(folder.resolve()):
+    if sink != _NULL and folder.is_dir() and place.resolve().is_relative_to(folder.resolve()):
         raise UsageError(
             f"sink {sink} lies in source {source}",
             why="the next run would read what this one wrote",

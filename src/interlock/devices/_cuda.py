@@ -107,6 +107,8 @@ class CudaDevice:
     def allocate_host(self, size_bytes: int, *, shared: bool = False) -> HostMemory:
         """As in `Device`: pinned, for every device of the process; used again when the last view of it is gone.
 
+        The child of a fork has no such memory, and dies if it reads it, unless it is shared.
+
         Args:
             size_bytes: Number of bytes.
             shared: Whether other processes may map it and write into it; see `HostMemory.attach`.
@@ -135,6 +137,8 @@ class CudaDevice:
 
     def collect(self) -> None:
         """Let go of what finished copies kept, and give back memory that nothing refers to. Never waits."""
+        if self._context.lost is not None:  # so it is in a forked child too, where locks may be held for ever
+            return
         for stream in self._all_streams():
             stream.collect()
         self._memory.collect()
@@ -246,8 +250,9 @@ class CudaDevice:
         self._stopwatch.collect()
 
     def unreported(self) -> Fence:
-        """As in `Marks`. Records on the streams, so not while one is captured into a graph."""
-        return Fence([(stream, stream.record()) for stream in self._stopwatch.late()])
+        """As in `Marks`."""
+        late = self._stopwatch.late()
+        return Fence([(stream, stream.record() if tick is None else tick) for stream, tick in late.items()])
 
     # ------------------------------------------------------------ inside
 
@@ -370,7 +375,7 @@ def device_count(api: Any) -> int:
         raise UsageError(
             "no CUDA device can be opened",
             why="there is no NVIDIA driver on this machine",
-            hint="use device='host', or simulated:SCHEDULE to test",
+            hint="use the device host, or simulated:SCHEDULE to test",
         ) from error
     known = api.CUresult
     if code == known.CUDA_ERROR_NO_DEVICE:

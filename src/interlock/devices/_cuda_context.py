@@ -48,7 +48,7 @@ class CudaContext:
     """The primary context of one device, retained for the life of the process.
 
     As a context manager it is the calling thread's current one inside the block; what was current before is so again
-    afterwards. Copies, events and waits on streams with a handle of their own need none, but see `is_hidden`.
+    afterwards. Copies, events and waits on streams with a handle of their own need none, but see `is_needed`.
 
     Args:
         api: The module `cuda.bindings.driver`, or what stands for it.
@@ -72,6 +72,7 @@ class CudaContext:
         self._before = threading.local()
         self._handle: Any = None
         self._handle = self.ask(api.cuDevicePrimaryCtxRetain, self.ask(api.cuDeviceGet, index))
+        self._number = int(self._handle)
         _contexts.add(self)
 
     def __enter__(self) -> None:
@@ -136,13 +137,18 @@ class CudaContext:
             return DeviceError(f"{self.name} is lost")
         return DeviceError(lost.what, why=lost.why, hint=lost.hint)
 
-    def is_hidden(self) -> bool:
-        """Tell whether another device's context is the calling thread's current one, as XLA leaves it with several.
+    def is_needed(self, *, for_own_streams: bool) -> bool:
+        """Tell whether work must be queued inside the block, given what the calling thread's current context is.
 
-        Without a current context copies find theirs by the stream; with a foreign one the driver refuses them.
+        Without a current context copies find theirs by the stream; with another device's, as XLA leaves it where there
+        are several, the driver refuses them.
+
+        Args:
+            for_own_streams: For streams with a handle of their own; else for the default streams of the context.
         """
         code, current = self.api.cuCtxGetCurrent()
-        return code != self._success or int(current) not in {0, int(self._handle)}
+        number = int(current)
+        return code != self._success or (number != self._number and not (for_own_streams and number == 0))
 
     def free_memory(self) -> str:
         """Say how much memory is free, for messages."""

@@ -210,6 +210,7 @@ class PinnedPool:
     def _fresh(self, size_bytes: int, *, shared: bool) -> HostBlock:
         context, api = self._context, self._context.api
         block = HostBlock.map(size_bytes, context.name, shared=shared)
+        block.hide_from_children()
         try:
             with context:
                 context.ask(api.cuMemHostRegister, block.address, size_bytes, api.CU_MEMHOSTREGISTER_PORTABLE)

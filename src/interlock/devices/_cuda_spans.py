@@ -19,17 +19,27 @@ _LONGEST_NS = 10_000_000_000
 
 _MOST_PENDING = 65_536
 
-_LONGEST_QUERY_NS = 50_000_000
-"""An idle stream takes some microseconds, or what other processes' turns on the device take."""
+_CLOSE_NS = 20_000
+"""Two looks at an idle stream are as near as that, unless the thread or the process had to make room for others."""
+
+_LONGEST_COMPARISON_NS = 200_000_000
+"""What other processes' turns on the device may take."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """A moment that both clocks know."""
+    """A moment that both clocks know.
+
+    Attributes:
+        event: Names it on the device's clock.
+        at_ns: When it was on the host's, in the middle of what it can have been.
+        spread_ns: How long that is.
+    """
 
     event: PooledEvent
     at_ns: int
+    spread_ns: int
 
 
 @final
@@ -51,8 +61,14 @@ class TimeMark:
 @final
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A span whose times are not known yet."""
+    """A span whose times are not known yet.
 
+    Attributes:
+        tick: Of its stream, behind its end; None where the stream can be asked for one later, as our own can. Others
+            may be destroyed by then.
+    """
+
+    tick: int | None
     start: TimeMark
     end: TimeMark
     name: str
@@ -93,8 +109,9 @@ class Stopwatch:
         self, start: TimeMark, end: TimeMark, name: str, *, size_bytes: int, number: int, subject: str = ""
     ) -> None:
         """Report a span from `start` to `end` once both times are known."""
+        tick = end.stream.record() if end.stream.adopted else None
         with self._lock:
-            self._pending.append(_Pending(start, end, name, size_bytes, number, subject))
+            self._pending.append(_Pending(tick, start, end, name, size_bytes, number, subject))
             del self._pending[:-_MOST_PENDING]
 
     def collect(self) -> None:
@@ -123,9 +140,9 @@ class Stopwatch:
                 late.add(stream)
         return due
 
-    def late(self) -> set[CudaStream]:
-        """Return the streams of the spans that are not known yet."""
-        return set() if self._context.lost is not None else {pending.end.stream for pending in tuple(self._pending)}
+    def late(self) -> dict[CudaStream, int | None]:
+        """Return the streams of the spans that are not known yet, with the last tick behind one if it has one."""
+        return {} if self._context.lost is not None else {one.end.stream: one.tick for one in tuple(self._pending)}
 
     def _report(self, known: _Pending) -> None:
         start_ns, end_ns = self._time_of(known.start), self._time_of(known.end)
@@ -139,20 +156,30 @@ class Stopwatch:
     def _current_base(self) -> _Base:
         base = self._base
         if base is None or time.perf_counter_ns() - base.at_ns > _LONGEST_NS:
-            event = self._events.take()
             with self._context:
-                self._context.ask(self._context.api.cuEventRecord, event.raw, self._clock)
-                at_ns = self._time_of_done(event)
-            self._base = base = _Base(event, at_ns)  # the old one lives on in the marks that need it
+                self._base = base = self._compare_clocks()  # the old one lives on in the marks that need it
         return base
 
-    def _time_of_done(self, event: PooledEvent) -> int:
-        """Return when an event on an idle stream was reached: as good as now, and asking makes it exact."""
-        asked_ns = time.perf_counter_ns()
-        deadline_ns = asked_ns + _LONGEST_QUERY_NS
-        while not self._is_done(event) and asked_ns < deadline_ns:
-            asked_ns = time.perf_counter_ns()
-        return (asked_ns + time.perf_counter_ns()) // 2
+    def _compare_clocks(self) -> _Base:
+        """Return the best of some comparisons; one that is close is good enough. Blocks: some tens of microseconds."""
+        deadline_ns = time.perf_counter_ns() + _LONGEST_COMPARISON_NS
+        best = base = self._compare_once(deadline_ns)
+        while best.spread_ns > _CLOSE_NS and base.at_ns < deadline_ns:
+            base = self._compare_once(deadline_ns)
+            best = min(best, base, key=lambda one: one.spread_ns)
+        return best
+
+    def _compare_once(self, deadline_ns: int) -> _Base:
+        """Record an event on an idle stream, and look until it is reached: that was between two looks."""
+        event = self._events.take()
+        earliest_ns = asked_ns = time.perf_counter_ns()
+        self._context.ask(self._context.api.cuEventRecord, event.raw, self._clock)
+        while not self._is_done(event):
+            earliest_ns, asked_ns = asked_ns, time.perf_counter_ns()
+            if asked_ns > deadline_ns:
+                return _Base(event, asked_ns, _LONGEST_COMPARISON_NS)
+        latest_ns = time.perf_counter_ns()
+        return _Base(event, (earliest_ns + latest_ns) // 2, latest_ns - earliest_ns)
 
     def _is_done(self, event: PooledEvent) -> bool:
         api = self._context.api

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _COPIES_PER_MARK = 64
 """After so many copies without a record the stream records by itself, so that it holds no memory for ever."""
 
+_TICKS_PER_LOOK = 4
+"""After so many records one asks how far the driver is; who polls asks anyway."""
+
 _NEVER = sys.maxsize
 
 LEGACY = 1
@@ -114,7 +117,7 @@ class CudaStream:
         self.context = context
         self._events = events
         self._stopwatch = stopwatch
-        self._needs_context = int(raw) in _OF_CONTEXT
+        self._has_handle = int(raw) not in _OF_CONTEXT
         self._thread = threading.get_ident() if int(raw) == PER_THREAD else None
         self._may_be_captured = adopted and int(raw) != LEGACY
         self._lock = threading.RLock()
@@ -172,7 +175,8 @@ class CudaStream:
                 self._marks.append(mark)
             self._tick = tick
             self._unmarked = 0
-        self.collect()
+        if tick % _TICKS_PER_LOOK == 0:
+            self.collect()
         return tick
 
     def copy(self, target: Memory, source: Memory, name: str, call: tuple[Any, ...]) -> None:
@@ -193,7 +197,9 @@ class CudaStream:
                 return
             self._put(Copy(target, source, name, call, self._tick + 1, current() if traced() else None))
             self._unmarked += 1
-            crowded = self._unmarked >= _COPIES_PER_MARK
+            crowded = (
+                self.adopted or self._unmarked >= _COPIES_PER_MARK
+            )  # later the owner may have destroyed its stream
         if crowded:
             self.record()
 
@@ -275,15 +281,15 @@ class CudaStream:
             item.issued = True
             return
         start = self._stopwatch.mark(self) if item.about is not None else None
+        self._kept.append((item.tick, item.target, item.source))  # first: an interrupt may come right behind the call
         self._ask(*item.call, self.raw)
-        self._kept.append((item.tick, item.target, item.source))
         if start is not None and item.about is not None:
             (subject, number), size_bytes = item.about, item.target.size_bytes
             end = self._stopwatch.mark(self)
             self._stopwatch.report_between(start, end, item.name, size_bytes=size_bytes, number=number, subject=subject)
 
     def _ask(self, function: Any, *arguments: Any) -> None:
-        if self._needs_context or self.context.is_hidden():
+        if self.context.is_needed(for_own_streams=self._has_handle):
             with self.context:
                 self.context.ask(function, *arguments)
         else:

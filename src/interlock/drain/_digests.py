@@ -56,7 +56,7 @@ class Digest:
         self._digests: list[bytes] = []
         self._next = 0
         self._lock = threading.Lock()
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -110,7 +110,7 @@ class Digest:
                 return
             try:
                 self._digests[number] = self._parts[number].digest()
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - else a part without a digest would count as one
                 self._error = error
 
     def _whole(self) -> str:

@@ -57,8 +57,9 @@ class DrainStatistics:
         copy_s: Seconds that `put` spent copying host arrays.
         land_s: Seconds that the writer waited for values to land: the producer is slower than the writer.
         encode_s: Seconds spent in the sink's format.
-        hash_s: Seconds that hashes took beyond the syncing, beside which they are computed.
-        sync_s: Seconds spent on syncing, renaming and recording.
+        hash_s: Seconds that the writer waited for hashes, beyond the syncing, beside which they are computed.
+        sync_s: Seconds that the writer waited for syncing, and spent on renaming and recording. What was synced and
+            hashed while it wrote the next shard does not count.
         held_bytes: Bytes of the budget in use now.
         host_syncs: How often a put made the host wait for a device.
     """
@@ -101,8 +102,9 @@ class Drain:
         borrow: The caller promises not to change or donate an array before its ticket is `written` (device memory:
             before it has `landed`): no snapshot is taken.
         budget_bytes: Most bytes of rows between `put` and the sink, on the host; snapshots on devices take at most as
-            much there. `put` blocks while they are in use. A row that is larger travels alone, through slots of half
-            the budget into host memory of its own: so then the host holds that row and the budget.
+            much there, and a put that is larger its whole size besides. `put` blocks while they are in use. A row that
+            is larger travels alone, through slots of half the budget into host memory of its own: so then the host
+            holds that row and the budget.
         shard_bytes: Size at which a shard is committed.
         commit_interval_s: Age at which it is.
         nan: `fail` records rows with a NaN as failed in place of writing them.

@@ -21,7 +21,7 @@ from interlock.drain._schema import check_same
 from interlock.drain._spans import jobs_waiting, span
 from interlock.drain._staging import Staging
 from interlock.drain._verify import Poisoner, sums_at_put
-from interlock.errors import BoundError
+from interlock.errors import BoundError, InterlockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -100,7 +100,7 @@ class Intake:
     @property
     def held_bytes(self) -> int:
         """Bytes of the budget in use: slots with rows, and values held elsewhere."""
-        return self._stable_bytes + sum(staging.used_bytes for staging in tuple(self._stagings.values()))
+        return self._stable_bytes + sum(staging.used_bytes for staging in self._stagings.copy().values())
 
     def collect(self) -> None:
         """Hear what the writer has said so far. Never blocks."""
@@ -189,10 +189,10 @@ class Intake:
                 held = self._own_host(name, value.nbytes).view(value.dtype.newbyteorder("=")).reshape(value.shape)
                 np.copyto(held, value)
                 readers[name] = partial(np.asarray, held)
-        held_bytes = chunk_bytes(leaves, 1)
-        self._stable_bytes += held_bytes
         ordered = {column.name: readers[column.name] for column in schema}
         sums = sums_at_put(leaves, row, row + 1, self._timeout_s) if self._verify else {}
+        held_bytes = chunk_bytes(leaves, 1)
+        self._stable_bytes += held_bytes
         return self._hand_over(ids, ordered, [], fence, held_bytes, sums)
 
     def _own_host(self, name: str, size_bytes: int) -> npt.NDArray[np.uint8]:
@@ -218,7 +218,11 @@ class Intake:
     @staticmethod
     def _cancel(claims: list[Claim]) -> None:
         for claim in claims:
-            claim.cancel(claim.staging.fence_of_copies())
+            try:
+                copies = claim.staging.fence_of_copies()
+            except InterlockError as error:  # a lost device: nothing tells when its copies end
+                copies = Fence.failed(error)
+            claim.cancel(copies)
 
     def _check(self, taken: Mapping[str, Taken]) -> Schema:
         """Return the columns of this sink, in their order, if the taken leaves fit them."""

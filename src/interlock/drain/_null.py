@@ -86,10 +86,13 @@ class NullPublisher:
 
     Attributes:
         times: Only `rows` moves: nothing is written, so there are no bytes, shards or seconds.
-        open_bytes: Bytes of rows since the last `publish`.
+        is_sealed: False: rows are committed as soon as a shard of them is full.
+        open_bytes: Bytes of rows since the last `seal`.
         begun_s: When the first of them came; None if there is none.
         number: As in `Publisher`.
     """
+
+    is_sealed = False
 
     def __init__(self, store: NullStore) -> None:
         self._store = store
@@ -109,7 +112,7 @@ class NullPublisher:
         self._ids.append(ids)
         self.open_bytes += ids.nbytes + sum(column.nbytes for column in columns.values())
 
-    def publish(self) -> None:
+    def seal(self) -> None:
         """Keep the ids of the rows so far, so that they are not taken again."""
         if self._ids:
             ids = np.concatenate(self._ids)
@@ -118,8 +121,11 @@ class NullPublisher:
             self.times.rows += len(ids)
         self.abandon()
 
+    def finish(self) -> None:
+        """Do nothing: `seal` was all."""
+
     def abandon(self) -> None:
-        """Forget the rows since the last `publish`."""
+        """Forget the rows since the last `seal`."""
         self._ids = []
         self.open_bytes = 0
         self.begun_s = None

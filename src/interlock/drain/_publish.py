@@ -1,11 +1,14 @@
 """How a shard becomes visible and then committed, as named steps; a crash between any two loses nothing committed.
 
+A shard that is full is *sealed*: closed, and from then on synced and hashed on threads of its own, while the next one
+is written. It is committed before the next is closed: so there is one at most, which holds ids and no rows.
+
 | step | after it |
 | --- | --- |
 | `schema` | `run.json` knows the columns (first shard only) |
 | `open`, `write`, `close` | the bytes are with the system, under a temporary name |
-| `sync` | and on the storage; the digest is computed meanwhile, on other threads |
-| `hash` | the digest is known |
+| `sync` | and on the storage |
+| `hash` | the digest of what was written is known |
 | `rename` | readers see the shard; the next run would adopt it |
 | `sync-folder` | its name is on the storage |
 | `record` | its line is in the manifest and on the storage: committed |
@@ -13,7 +16,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
@@ -83,6 +88,7 @@ class Publisher:
         self._store = store
         self._subject = subject
         self._shard: _OpenShard | None = None
+        self._sealed: _Publication | None = None
         self.number = 0
         self.times = PublishTimes()
 
@@ -92,9 +98,15 @@ class Publisher:
         return self._shard.payload_bytes if self._shard else 0
 
     @property
+    def is_sealed(self) -> bool:
+        """Whether a full shard is on its way to the storage."""
+        return self._sealed is not None
+
+    @property
     def begun_s(self) -> float | None:
-        """When the open shard was begun, on the monotonic clock; None if there is none."""
-        return self._shard.begun_s if self._shard else None
+        """When the oldest shard that is not committed was begun, on the monotonic clock; None if there is none."""
+        oldest = self._sealed or self._shard
+        return oldest.begun_s if oldest else None
 
     def write(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Append rows to the open shard, beginning one if need be.
@@ -111,32 +123,55 @@ class Publisher:
         shard.payload_bytes += ids.nbytes + sum(column.nbytes for column in columns.values())
         self.times.encode_s += time.perf_counter() - start_s
 
-    def publish(self) -> None:
-        """Commit the open shard, if there is one.
+    def seal(self) -> None:
+        """Close the open shard, if there is one, and begin to bring it to the storage. There is no sealed one.
 
         Raises:
             OSError: The storage refused; the shard is not committed.
         """
-        if self._shard is None:
+        shard = self._shard
+        if shard is None:
             return
-        publication = _Publication(self._store, self._shard)
-        for name, action, timer in publication.steps():
-            start_s = time.perf_counter()
-            with span(timer.removesuffix("_s"), self._subject, self.number, self._shard.payload_bytes):
-                run_step(name, action)
-            setattr(self.times, timer, getattr(self.times, timer) + time.perf_counter() - start_s)
-        self._shard = None
+        self._do("close", shard.writer.close, "encode_s", shard.payload_bytes)
+        publication = _Publication(self._store, shard)
+        publication.begin()
+        self._shard, self._sealed = None, publication
+
+    def finish(self) -> None:
+        """Commit the sealed shard, if there is one.
+
+        Blocks: until it is on the storage.
+
+        Raises:
+            OSError: The storage refused; the shard is not committed, and no step is tried again.
+        """
+        publication, self._sealed = self._sealed, None
+        if publication is None:
+            return
+        try:
+            for name, action, timer in publication.steps():
+                self._do(name, action, timer, publication.payload_bytes)
+        except BaseException:
+            with suppress(OSError):  # the next run removes it
+                remove(publication.temporary)
+            raise
         self.times.shards += 1
         self.times.rows += publication.record.rows
         self.times.size_bytes += publication.record.size_bytes
         run_step("end", lambda: None)
 
     def abandon(self) -> None:
-        """Let go of the open shard and remove its temporary."""
+        """Let go of the open shard and remove its temporary. There is no sealed one."""
         shard, self._shard = self._shard, None
         if shard is not None:
             shard.writer.abandon()
             remove(shard.temporary)
+
+    def _do(self, name: str, action: Callable[[], None], timer: str, size_bytes: int) -> None:
+        start_s = time.perf_counter()
+        with span(timer.removesuffix("_s"), self._subject, self.number, size_bytes):
+            run_step(name, action)
+        setattr(self.times, timer, getattr(self.times, timer) + time.perf_counter() - start_s)
 
     def _begin(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> _OpenShard:
         store = self._store
@@ -153,19 +188,33 @@ class Publisher:
 
 @final
 class _Publication:
-    """One shard on its way."""
+    """One closed shard on its way."""
 
     def __init__(self, store: Store, shard: _OpenShard) -> None:
         self._store = store
-        self._shard = shard
+        self._name = shard.name
         self._ids = np.concatenate(shard.ids)
         self._digest = Digest(shard.temporary)
+        self._syncing = threading.Thread(target=self._sync_files, name="interlock-drain sync", daemon=True)
+        self._sync_error: Exception | None = None
+        self.temporary = shard.temporary
+        self.begun_s = shard.begun_s
+        self.payload_bytes = shard.payload_bytes
         self.record = ShardRecord(shard.name, len(self._ids), 0, "", "")
 
+    def begin(self) -> None:
+        """Begin to sync and to hash, on other threads.
+
+        Raises:
+            OSError: The storage refused.
+        """
+        self._digest.start()
+        with suppress(RuntimeError):  # no thread starts while the interpreter ends: then the step does it
+            self._syncing.start()
+
     def steps(self) -> tuple[tuple[str, Callable[[], None], str], ...]:
-        """Return the steps in order: name, action, and which time of `PublishTimes` it counts for."""
+        """Return the steps after `close` in order: name, action, and which time of `PublishTimes` it counts for."""
         return (
-            ("close", self._shard.writer.close, "encode_s"),
             ("sync", self._sync, "sync_s"),
             ("hash", self._hash, "hash_s"),
             ("rename", self._rename, "sync_s"),
@@ -173,13 +222,23 @@ class _Publication:
             ("record", lambda: self._store.record(self.record, self._ids), "sync_s"),
         )
 
+    def _sync_files(self) -> None:
+        try:
+            sync_shard(self.temporary)
+        except Exception as error:  # noqa: BLE001 - raised by the step
+            self._sync_error = error
+
     def _sync(self) -> None:
-        self._digest.start()
-        sync_shard(self._shard.temporary)
+        if self._syncing.ident is None:
+            self._sync_files()
+        else:
+            self._syncing.join()
+        if self._sync_error is not None:
+            raise self._sync_error
 
     def _hash(self) -> None:
-        digest, size_bytes = self._digest.wait(), size_of(self._shard.temporary)
-        self.record = ShardRecord(self._shard.name, len(self._ids), size_bytes, digest, encode_ids(self._ids))
+        digest, size_bytes = self._digest.wait(), size_of(self.temporary)
+        self.record = ShardRecord(self._name, len(self._ids), size_bytes, digest, encode_ids(self._ids))
 
     def _rename(self) -> None:
-        self._shard.temporary.rename(self._store.layout.root / self._shard.name)
+        self.temporary.rename(self._store.layout.root / self._name)

@@ -144,6 +144,9 @@ class Staging:
                 why=str(error),
                 hint="lower the drain's budget_bytes, or put fewer rows at once",
             ) from error
+        except BaseException:
+            self.ring.cancel(lease)
+            raise
         self.used_bytes += memory.staging.size_bytes
         return Claim(self, lease, memory, mirror)
 

@@ -69,6 +69,7 @@ class Writer:
         else:
             self._publisher = Publisher(store, link.subject)
         self._tick = 0
+        self._sealed_tick = 0
         self._unsynced_since_s: float | None = None
         self.times = self._publisher.times
         self.pid = os.getpid()
@@ -104,12 +105,17 @@ class Writer:
             self._end()
 
     def _next(self) -> Job | None:
-        """Return the next job; commit instead, and return None, when the open shard is old enough."""
+        """Return the next job; commit instead, and return None, when there is none or rows are old enough."""
         since_s = self._publisher.begun_s if self._publisher.begun_s is not None else self._unsynced_since_s
         if since_s is None:
             self._link.doing = "waiting for rows"
             return self._link.jobs.wait_take(_IDLE_S)
         left_s = since_s + self._settings.commit_interval_s - time.monotonic()
+        if self._publisher.is_sealed and left_s > 0:
+            job = self._link.jobs.take_nowait()
+            if job is None:
+                self._finish_shard()
+            return job
         job = self._link.jobs.wait_take(left_s) if left_s > 0 else None
         if job is None:
             self._commit()
@@ -126,8 +132,10 @@ class Writer:
         elif isinstance(job, FlushJob):
             self._tick = job.tick
             self._commit()
-        if self._publisher.begun_s is None and self._unsynced_since_s is None:
-            self._link.committed.reach(self._tick)
+        if not self._publisher.open_bytes and self._unsynced_since_s is None:  # all is in shards that are full
+            self._sealed_tick = self._tick
+            if not self._publisher.is_sealed:
+                self._link.committed.reach(self._tick)
 
     def _write(self, job: RowsJob) -> None:
         rows = _describe(job.ids)
@@ -166,7 +174,7 @@ class Writer:
         return columns
 
     def _write_in_shards(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Write rows, committing each shard that is full."""
+        """Write rows, sealing each shard that is full."""
         size_bytes = ids.nbytes + sum(column.nbytes for column in columns.values())
         start = 0
         while start < len(ids):
@@ -175,7 +183,7 @@ class Writer:
             self._publisher.write(ids[start:stop], {name: column[start:stop] for name, column in columns.items()})
             start = stop
             if self._publisher.open_bytes + size_bytes // len(ids) > self._settings.shard_bytes:
-                self._commit_shard()
+                self._seal_shard()
 
     def _without_nan(
         self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]
@@ -201,17 +209,27 @@ class Writer:
 
     def _commit(self) -> None:
         """Commit the open shard and everything before the last tick."""
-        self._commit_shard()
+        self._seal_shard()
+        self._finish_shard()
         self._link.written.reach(self._tick)
         self._link.committed.reach(self._tick)
 
-    def _commit_shard(self) -> None:
-        self._link.doing = f"committing a shard of {self._store.text}"
+    def _seal_shard(self) -> None:
+        """Close the open shard, which is brought to the storage from now on; commit the one before."""
+        self._finish_shard()
         self._store.failures.sync()
         self._unsynced_since_s = None
-        self._publisher.publish()
-        if self._tick:  # jobs before the one that filled the shard
+        self._publisher.seal()
+        self._sealed_tick = self._tick  # jobs before the one that filled the shard
+        if not self._publisher.is_sealed and self._tick:
             self._link.committed.reach(self._tick)
+
+    def _finish_shard(self) -> None:
+        self._link.doing = f"committing a shard of {self._store.text}"
+        if self._publisher.is_sealed:
+            self._publisher.finish()
+            if self._sealed_tick:
+                self._link.committed.reach(self._sealed_tick)
 
     def _explain(self, error: BaseException) -> BaseException:
         if isinstance(error, InterlockError):
@@ -226,7 +244,11 @@ class Writer:
         return failure
 
     def _end(self) -> None:
-        """Let go of everything; whoever waits hears why."""
+        """Let go of everything but a shard that is full; whoever waits hears why."""
+        try:
+            self._finish_shard()
+        except Exception as error:  # noqa: BLE001 - told, unless what happened before says more
+            self._link.failure = self._link.failure or self._explain(error)
         with suppress(Exception):  # the storage failed already: what is left is a temporary, which the next run removes
             self._publisher.abandon()
         with suppress(Exception):

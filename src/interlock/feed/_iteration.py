@@ -74,7 +74,8 @@ class Passes:
         workers: int,
         depth: int,
         present: Callable[[Work, Any], Any],
-        failed: Callable[[Work], None],
+        judge: Callable[[Work], None] = lambda _: None,
+        exhausted: Callable[[], None] = lambda: None,
     ) -> BatchIterator:
         """Begin a pass.
 
@@ -83,13 +84,14 @@ class Passes:
             workers: As in `Pipeline`.
             depth: As in `Pipeline`.
             present: Turns a batch and its arrays into what the consumer gets.
-            failed: Called with each batch in which samples failed.
+            judge: As in `Pipeline`.
+            exhausted: Called when the consumer learns that there are no more batches.
         """
         self.begun += 1
         staging = self._spare.pop() if self._spare else self._new_staging()
         subject = self._subject if self.begun == 1 else f"{self._subject}, pass {self.begun}"
-        pipeline = Pipeline(reader, staging, workers=workers, depth=depth, subject=subject)
-        iterator = BatchIterator(pipeline, staging, present, failed, self._ended)
+        pipeline = Pipeline(reader, staging, workers=workers, depth=depth, subject=subject, judge=judge)
+        iterator = BatchIterator(pipeline, staging, present, self._ended, exhausted)
         self._running.add(iterator)
         return iterator
 
@@ -116,11 +118,14 @@ class Passes:
         if self.receiver is not None:
             self.receiver.close()
 
-    def _ended(self, iterator: BatchIterator) -> None:
-        """Take in what a pass did, and its slots if no worker has one any more."""
+    def _ended(self, iterator: BatchIterator, sound: bool) -> None:  # noqa: FBT001 - called through a Callable
+        """Take in what a pass did, and its slots if no worker has one any more.
+
+        Not after an interrupt, which may have come between two steps: a slot could be in nobody's hands.
+        """
         self._past = self._past.plus(**iterator.pipeline.statistics.as_dict())
         self._running.discard(iterator)
-        if iterator.pipeline.idle:
+        if sound and iterator.pipeline.idle:
             self._spare.append(iterator.staging)
         else:
             self._past = self._past.plus(host_syncs=iterator.staging.host_syncs)
@@ -148,15 +153,15 @@ class BatchIterator:
         pipeline: Pipeline,
         staging: Staging,
         present: Callable[[Work, Any], Any],
-        failed: Callable[[Work], None],
-        ended: Callable[[BatchIterator], None],
+        ended: Callable[[BatchIterator, bool], None],
+        exhausted: Callable[[], None],
     ) -> None:
         self.pipeline = pipeline
         self.staging = staging
         self.over = False
         self._present = present
-        self._failed = failed
         self._ended = ended
+        self._exhausted = exhausted
         self._lock = threading.Lock()
         weakref.finalize(self, pipeline.stop)
 
@@ -167,7 +172,8 @@ class BatchIterator:
         """Return the next batch.
 
         Raises:
-            SampleError: The source could not give a sample, and samples are not skipped.
+            SampleError: The source could not give a sample, or more of them than are tolerated.
+            SinkError: A bad sample cannot be written to the ledger.
             BoundError: Every slot is in use, and none came back in time.
 
         Blocks: until the batch is there.
@@ -178,12 +184,11 @@ class BatchIterator:
             try:
                 work, arrays = self.pipeline.take()
                 return self._present(work, arrays)
-            except BaseException:
-                self._end()
+            except BaseException as error:
+                if isinstance(error, StopIteration):
+                    self._exhausted()
+                self._end(sound=isinstance(error, Exception))
                 raise
-            finally:
-                for made in self.pipeline.take_failed():
-                    self._failed(made)
 
     def close(self) -> None:
         """End the pass early. Batches that were handed over stay valid."""
@@ -191,7 +196,7 @@ class BatchIterator:
             if not self.over:
                 self._end()
 
-    def _end(self) -> None:
+    def _end(self, *, sound: bool = True) -> None:
         self.over = True
         self.pipeline.stop()
-        self._ended(self)
+        self._ended(self, sound)

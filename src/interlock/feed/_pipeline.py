@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 from interlock._core._fence import Fence
 from interlock._core._lease import LeaseState
 from interlock._core._spans import Level, Span, about, host_track, report, traced
+from interlock.errors import SampleError
 from interlock.feed._statistics import FeedStatistics
 from interlock.feed._work import Work
 
@@ -42,6 +43,8 @@ class _Tally:
     samples: int = 0
     nbytes: int = 0
     failed: int = 0
+    substituted: int = 0
+    retried: int = 0
     wait_s: float = 0.0
     wait_slot_s: float = 0.0
     fetch_s: float = 0.0
@@ -58,11 +61,23 @@ class Pipeline:
         workers: Threads; 0 makes each batch on the consumer's thread when it is asked for.
         depth: Batches that are being made or wait for the consumer.
         subject: Whose batches they are, for traces.
+        judge: Called with each batch in order before it is handed over or left out, also with one that a bad sample
+            ended; ends the pass by raising.
     """
 
-    def __init__(self, reader: Reader, staging: Staging, *, workers: int, depth: int, subject: str = "feed") -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        staging: Staging,
+        *,
+        workers: int,
+        depth: int,
+        subject: str = "feed",
+        judge: Callable[[Work], None] = lambda _: None,
+    ) -> None:
         self._reader = reader
         self._subject = subject
+        self._judge = judge
         self._staging = staging
         self._workers = workers
         self._depth = depth
@@ -72,7 +87,6 @@ class Pipeline:
         self._next_plan: Work | None = None
         self._exhausted = False
         self._stopped = False
-        self._failed: list[Work] = []
         self._tally = _Tally()
 
     @property
@@ -107,7 +121,7 @@ class Pipeline:
                 self._wait(began)
                 continue
             work = self._works.pop(lease.sequence)
-            cause = lease.fence.failure()
+            cause = self._judged(work, lease.fence.failure())
             if cause is not None or work.void:
                 self._staging.ring.retire(lease)
                 if cause is not None:
@@ -148,19 +162,24 @@ class Pipeline:
                 self._staging.ring.cancel(work.lease)
             self._works.clear()
 
-    def take_failed(self) -> list[Work]:
-        """Return the batches since the last call in which samples failed, in order."""
-        failed, self._failed = self._failed, []
-        return failed
+    def _judged(self, work: Work, cause: BaseException | None) -> BaseException | None:
+        """Return why the pass ends at a batch. What failed in it counts unless something else ended it."""
+        if cause is None or isinstance(cause, SampleError):
+            tally = self._tally
+            tally.failed += len(work.errors)
+            tally.substituted += sum(one.substitute is not None for one in work.errors)
+            tally.retried += work.retried
+            try:
+                self._judge(work)
+            except Exception as error:  # noqa: BLE001 - raised by the caller, who retires the slot first
+                cause = error if cause is None else cause
+        return cause
 
     def _count(self, work: Work, began: float) -> None:
-        if work.errors:
-            self._failed.append(work)
         tally = self._tally
         tally.batches += not work.void
         tally.samples += work.rows if not work.void else 0
         tally.nbytes += work.nbytes
-        tally.failed += len(work.errors)
         tally.wait_s += time.perf_counter() - began
         tally.fetch_s += work.fetch_s
         tally.copy_s += work.copy_s

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, final
 
 import numpy as np
 
@@ -43,10 +44,24 @@ class BatchReader:
         iterator: Gives them.
         device: Where they go, if it can take arrays that are on a device, or in pinned memory, by itself.
         timeout_s: How long a copy out of the loader's memory may take.
+        state: Returns how far the loader is; asked after each batch, on the thread that is in the loader.
+
+    Attributes:
+        states: How far the loader was when it had given a batch, by number; until somebody takes it out.
+        final: How far it was when it had ended; None before.
     """
 
-    def __init__(self, iterator: Iterator[Any], device: DriverDevice | None = None, timeout_s: float = 300.0) -> None:
+    def __init__(
+        self,
+        iterator: Iterator[Any],
+        device: DriverDevice | None = None,
+        timeout_s: float = 300.0,
+        state: Callable[[], Any] = lambda: None,
+    ) -> None:
         self._iterator = iterator
+        self._state = state
+        self.states: dict[int, Any] = {}
+        self.final: Any = None
         self._device = device
         self._timeout_s = timeout_s
         self._ended = False
@@ -64,7 +79,7 @@ class BatchReader:
         """As in `Reader`. Blocks: for the first batch, which says how large a slot is."""
         if number == 0:
             try:
-                first = next(self._iterator)
+                first = self._next(number)
             except StopIteration:
                 self._ended = True
             else:
@@ -82,7 +97,7 @@ class BatchReader:
         began = time.perf_counter()
         peeked, self._peeked = self._peeked, []
         try:
-            batch = None if peeked else next(self._iterator)
+            batch = None if peeked else self._next(work.number)
         except StopIteration:
             self._ended = True
             work.void = True
@@ -101,6 +116,15 @@ class BatchReader:
         work.rows = arrays[0].shape[0]
         work.nbytes = sum(leaf.size_bytes for leaf in layout.leaves)
         work.count(fetched - began, time.perf_counter() - fetched, [])
+
+    def _next(self, number: int) -> Any:
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            self.final = self._state()
+            raise
+        self.states[number] = self._state()
+        return batch
 
     def settle(self) -> None:
         """Wait until the batch before is copied, if it is taken out of the loader's memory by the device. Blocks."""
@@ -168,6 +192,18 @@ def _parts(work: Work, arrays: list[Any], memory: Callable[[int], SlotMemory]) -
     return parts
 
 
+class SupportsState(Protocol):
+    """A loader that can say how far it is, and go on from there."""
+
+    def state_dict(self) -> Any:
+        """Return a snapshot."""
+        ...
+
+    def load_state_dict(self, state: Any) -> None:
+        """Begin the next iteration where the snapshot was taken."""
+        ...
+
+
 @final
 class Prefetch:
     """What `prefetch` returns. Each iteration of it is one of the loader, ahead of the consumer."""
@@ -181,6 +217,9 @@ class Prefetch:
         self._device = device
         self._timeout_s = timeout_s
         self._last: tuple[Crew | None, BatchReader] | None = None
+        self._states = cast("SupportsState", loader) if hasattr(loader, "state_dict") else None
+        self._state: Callable[[], Any] | None = None
+        self._running: weakref.ref[BatchIterator] | None = None
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type] # a loader without a length raises its own TypeError
@@ -195,12 +234,66 @@ class Prefetch:
 
     def __iter__(self) -> BatchIterator:
         self._settle()
-        reader = BatchReader(_batches(self._loader), self._device, self._timeout_s)
+        batches = _batches(self._loader)
+        if self._states is None:
+            reader = BatchReader(batches, self._device, self._timeout_s)
+        else:
+            reader = BatchReader(batches, self._device, self._timeout_s, self._states.state_dict)
+            self._delay(self._states.state_dict())
+
+        def present(work: Work, batch: Any) -> Any:
+            self._delay(reader.states.pop(work.number))
+            return batch
+
         iterator = self._passes.start(
-            reader, workers=1, depth=self._depth, present=lambda _, batch: batch, failed=lambda _: None
+            reader,
+            workers=1,
+            depth=self._depth,
+            present=present,
+            exhausted=lambda: self._delay(reader.final),
         )
         self._last = (iterator.pipeline.crew, reader)
+        self._running = weakref.ref(iterator)
         return iterator
+
+    def _delay(self, state: Any) -> None:
+        self._state = lambda: state
+
+    def state_dict(self) -> Any:
+        """Return the loader's state as it was when it had given the batch that the consumer was given last.
+
+        What was made ahead does not count. The loader's `state_dict` is called after each batch, on the thread that is
+        in the loader; it must return a snapshot.
+
+        Raises:
+            UsageError: The loader has no state.
+        """
+        loader = self._stateful()
+        return loader.state_dict() if self._state is None else self._state()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Hand a state to the loader; the next iteration goes on from it. One that still runs is ended first.
+
+        Blocks: until the thread of that one is out of the loader.
+
+        Raises:
+            UsageError: The loader has no state.
+        """
+        loader = self._stateful()
+        running = self._running() if self._running is not None else None
+        if running is not None:
+            running.close()
+        self._settle()
+        loader.load_state_dict(state)
+        self._state = None
+
+    def _stateful(self) -> SupportsState:
+        if self._states is None:
+            raise UsageError(
+                f"a {type(self._loader).__name__} has no state_dict()",
+                hint="use a Feed, or a loader that has one, as torchdata's StatefulDataLoader",
+            )
+        return self._states
 
     def _settle(self) -> None:
         """Wait for a pass that was left early: its thread may be in the loader, its copies in the loader's memory."""
@@ -266,7 +359,8 @@ def prefetch(
         verify: As in `Feed`.
 
     Returns:
-        An iterable, with `statistics()` and `close()`. Its batches may be kept as long as you like.
+        An iterable, with `statistics()` and `close()`; with `state_dict()` and `load_state_dict()` if the loader has
+        them. Its batches may be kept as long as you like.
 
     Raises:
         UsageError: An argument that cannot be meant.

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from interlock.feed._order import Indices
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -79,14 +81,18 @@ class MapSamples:
 
     Args:
         source: The samples.
-        order: Their indices; a `range` where nothing is shuffled.
+        order: Their indices; a `range` where nothing is shuffled and nobody shares the source.
+
+    Attributes:
+        length: Samples of the source, when it was given.
     """
 
     serial = False
 
-    def __init__(self, source: Source, order: range | npt.NDArray[np.int64]) -> None:
+    def __init__(self, source: Source, order: range | Indices | npt.NDArray[np.int64]) -> None:
         self.total: int | None = len(order)
         self._source = source
+        self.length = len(source)
         self._order = order
         self._names = source if isinstance(source, SupportsIds) else None
 
@@ -96,14 +102,21 @@ class MapSamples:
         Raises:
             SourceError: The source has fewer samples than it said, or no such sample.
         """
-        index = self.index_at(position)
+        return self.fetch_index(self.index_at(position))
+
+    def fetch_index(self, index: int) -> Any:
+        """Return the sample with an index.
+
+        Raises:
+            SourceError: As above.
+        """
         try:
             return self._source[index]
         except (IndexError, StopIteration) as error:
             length = len(self._source)
             if index >= length:
                 raise SourceError(
-                    f"the source had {len(self._order)} samples when the epoch began and has {length} now",
+                    f"the source had {self.length} samples when the epoch began and has {length} now",
                     hint="do not change a source while it is read",
                 ) from error
             raise
@@ -119,10 +132,25 @@ class MapSamples:
         """As in `Samples`."""
         return int(self._order[position])
 
+    def index_after(self, position: int, steps: int) -> int:
+        """Return the index so many steps after `position` in the order of the epoch; after the last comes the first.
+
+        It may be a sample of another rank.
+        """
+        if isinstance(self._order, range):
+            return (self._order[position] + steps) % self.length
+        if isinstance(self._order, np.ndarray):
+            return int(self._order[(position + steps) % len(self._order)])
+        return self._order.after(position, steps)
+
+    def id_of(self, index: int) -> int | str:
+        """Return the id of the sample with an index."""
+        return index if self._names is None else self._names.id_of(index)
+
     def ids(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
         """As in `Samples`: the source's own, else its indices."""
         if self._names is not None:
-            return np.array([self._names.id_of(self.index_at(int(position))) for position in positions])
+            return np.array([self.id_of(self.index_at(int(position))) for position in positions])
         if isinstance(self._order, range):
             return positions * self._order.step + self._order.start
         return self._order[positions]
@@ -130,16 +158,25 @@ class MapSamples:
 
 @final
 class IteratorSamples:
-    """Samples in the order in which an iterator gives them."""
+    """Samples in the order in which an iterator gives them.
+
+    Args:
+        iterator: Gives them.
+        first: How many to read and drop before the first that counts.
+    """
 
     serial = True
     total: int | None = None
 
-    def __init__(self, iterator: Iterator[Any]) -> None:
+    def __init__(self, iterator: Iterator[Any], first: int = 0) -> None:
         self._iterator = iterator
+        self._first = self._to_drop = first
 
     def fetch(self, position: int) -> Any:  # noqa: ARG002 - they come in order
         """As in `Samples`."""
+        while self._to_drop:
+            next(self._iterator)
+            self._to_drop -= 1
         return next(self._iterator)
 
     def read_into(self, first: int, last: int, out: Any) -> bool:  # noqa: ARG002
@@ -147,12 +184,12 @@ class IteratorSamples:
         return False
 
     def index_at(self, position: int) -> int:
-        """As in `Samples`: the position."""
-        return position
+        """As in `Samples`: the position in the epoch."""
+        return self._first + position
 
     def ids(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-        """As in `Samples`: the positions."""
-        return positions
+        """As in `Samples`: the positions in the epoch."""
+        return self._first + positions
 
 
 @final
@@ -162,27 +199,28 @@ class FunctionSamples:
     serial = False
     total: int | None = None
 
-    def __init__(self, function: Callable[[SampleInfo], Any], batch_size: int, epoch: int) -> None:
+    def __init__(self, function: Callable[[SampleInfo], Any], batch_size: int, epoch: int, first: int = 0) -> None:
         self._function = function
         self._batch_size = batch_size
         self._epoch = epoch
+        self._first = first
 
     def fetch(self, position: int) -> Any:
         """As in `Samples`."""
-        number, row = divmod(position, self._batch_size)
-        return self._function(SampleInfo(position, row, number, self._epoch))
+        number, row = divmod(self._first + position, self._batch_size)
+        return self._function(SampleInfo(self._first + position, row, number, self._epoch))
 
     def read_into(self, first: int, last: int, out: Any) -> bool:  # noqa: ARG002
         """As in `Samples`: False."""
         return False
 
     def index_at(self, position: int) -> int:
-        """As in `Samples`: the position."""
-        return position
+        """As in `Samples`: the position in the epoch."""
+        return self._first + position
 
     def ids(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-        """As in `Samples`: the positions."""
-        return positions
+        """As in `Samples`: the positions in the epoch."""
+        return self._first + positions
 
 
 @final
@@ -229,6 +267,24 @@ def is_array(value: object) -> bool:
     return hasattr(value, "__array__") and bool(getattr(value, "shape", ()))
 
 
+@final
+class _Iterated:
+    """An object of which only the iterator is used."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._inner)
+
+
+def _only_iterates(source: Any) -> bool:
+    """Tell whether `source` is a torch `IterableDataset` with a length: its `__getitem__` is there only to raise."""
+    getter = getattr(type(source), "__getitem__", None)
+    abstract = (getattr(getter, "__module__", ""), getattr(getter, "__qualname__", ""))
+    return abstract == ("torch.utils.data.dataset", "Dataset.__getitem__") and hasattr(source, "__iter__")
+
+
 def as_source(source: Any) -> Any:
     """Return `source` as something that a feed reads: arrays become a source of their rows, the rest stays.
 
@@ -243,6 +299,8 @@ def as_source(source: Any) -> Any:
             return ArraySource(source)
     if isinstance(source, dict):
         raise UsageError("a dict is a source only if all its values are arrays", hint="pass a list of samples instead")
+    if isinstance(source, Source) and _only_iterates(source):
+        return _Iterated(source)
     if isinstance(source, Source) or hasattr(source, "__iter__") or callable(source):
         return source
     raise UsageError(

@@ -99,6 +99,7 @@ class Staging:
             )
         self.ring.limit = self.pool.budget_bytes // self._largest_bytes
         lease = self.ring.claim_nowait()
+        self.pool.idle = self.ring.free
         if self._verifier is not None:
             self._verifier.sweep()
         return lease
@@ -151,8 +152,7 @@ class Staging:
             work.carried = None
             return self._rebuilt(arrays, work, layout)
         if lease.fence.points:
-            _waiting.wait(lease.fence, timeout_s=self._timeout_s, what=f"the copy of batch {work.number}")
-            self.host_syncs += 1
+            self._wait_for(lease, work.number)
         memory = self.pool.memory(lease.slot, layout.size_bytes).device
         loan = Loan(memory)
         self._lend(loan.on_end(self.inbox.post), lease, Fence.EMPTY)
@@ -162,6 +162,15 @@ class Staging:
         root = np.asarray(loan)
         arrays = [self.framework.lend(shaped(root, leaf, trimmed(leaf, work.trim))) for leaf in layout.leaves]
         return self._rebuilt(arrays, work, layout)
+
+    def _wait_for(self, lease: Lease, number: int) -> None:
+        """Wait until a slot is written; if that fails nobody will read it, and the slot comes back."""
+        self.host_syncs += 1
+        try:
+            _waiting.wait(lease.fence, timeout_s=self._timeout_s, what=f"the copy of batch {number}")
+        except BaseException:
+            self.ring.retire(lease)
+            raise
 
     def _rebuilt(self, arrays: list[Any], work: Work, layout: Layout) -> Any:
         if self._verifier is not None:
@@ -180,8 +189,8 @@ class Staging:
         lease, read = self._loans.pop(reference)
         self._emit(lease, "returned")
         self.ring.retire(lease, read)
-        self.ring.collect()
-        if self._verifier is not None:
+        if self._verifier is not None:  # else the ring asks for the proof when it needs the slot
+            self.ring.collect()
             self._verifier.sweep()
 
     def _emit(self, lease: Lease, what: Literal["lent", "returned"]) -> None:

@@ -15,7 +15,9 @@ class FeedStatistics:
         batches: Batches handed to the consumer.
         samples: Samples in them.
         nbytes: Bytes of samples in them.
-        failed: Samples left out because their source raised.
+        failed: Samples that their source could not give, in as many attempts as it had.
+        substituted: Those of them in whose place another sample came.
+        retried: Attempts at samples after the first ones, with success or without.
         wait_s: Seconds in which the consumer waited for a batch.
         wait_slot_s: Part of `wait_s` in which no slot was free: batches that were handed over are still in use.
         fetch_s: Seconds in the source, summed over workers.
@@ -31,6 +33,8 @@ class FeedStatistics:
     samples: int = 0
     nbytes: int = 0
     failed: int = 0
+    substituted: int = 0
+    retried: int = 0
     wait_s: float = 0.0
     wait_slot_s: float = 0.0
     fetch_s: float = 0.0

@@ -138,7 +138,7 @@ class Verifier:
 
     def sweep(self) -> None:
         """Poison the slots that the ring has proof for. Called after each time the ring may have freed some."""
-        for sequence, filled in tuple(self._filled.items()):
+        for sequence, filled in self._filled.copy().items():  # workers add to it meanwhile
             if filled.lease.state in {LeaseState.ENDED, LeaseState.QUARANTINED}:
                 del self._filled[sequence]
                 if filled.lease.state is LeaseState.ENDED:
@@ -162,7 +162,7 @@ class Verifier:
 
     def _owner(self, number: int, leaf: Leaf, found: Sums) -> str:
         """Tell which other batch has the bytes that were found, if one has."""
-        running = [(filled.lease.sequence, filled.leaves) for filled in tuple(self._filled.values())]
+        running = [(filled.lease.sequence, filled.leaves) for filled in self._filled.copy().values()]
         for other, leaves in (*self._recent, *running):
             if other != number and any(one.leaf.name == leaf.name and found == one.sums for one in leaves):
                 return f"; they are those of batch {other}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, final
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, final
 
 from interlock._core._events import Access, emit, host_timeline, observed
 from interlock._core._fence import Fence
@@ -33,11 +33,43 @@ class Failure:
         index: Index in the source.
         id: Its id, or the index if the source has no ids.
         reason: One line.
+        attempts: How often it was asked for.
+        action: What became of it: `raised`, `skipped` or `substituted`.
+        substitute_index: Index of the sample that came in its place, if one did.
+        substitute_id: The id of that.
+        epoch: Number of the epoch.
     """
 
     index: int
     id: int | str
     reason: str
+    attempts: int = 1
+    action: Literal["raised", "skipped", "substituted"] = "skipped"
+    substitute_index: int | None = None
+    substitute_id: int | str | None = None
+    epoch: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name, for JSON."""
+        return asdict(self)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A row of a batch whose sample could not be had.
+
+    Attributes:
+        row: The row.
+        error: What its source raised last.
+        attempts: How often it was asked for.
+        substitute: Index of the sample that is in the row now; None if there is none.
+    """
+
+    row: int
+    error: Exception
+    attempts: int
+    substitute: int | None = None
 
 
 @final
@@ -54,7 +86,8 @@ class Work:
         trim: Rows of each leaf that the consumer sees; None for all that the layout has.
         parts: Bytes of the batch that are not in the slot, where a loader has them on a device or pinned.
         extras: Values that travel beside the slot, by leaf position; empty where every leaf is an array.
-        errors: (position, error) of samples that failed.
+        errors: The samples that failed, by row once the batch is finished.
+        retried: Attempts at samples after the first ones.
         void: Whether there is nothing to hand over: the epoch ended before, or every sample failed.
         kept: Positions of the rows that are left where some failed, else None.
         ready: When the bytes are where the consumer reads them.
@@ -73,7 +106,8 @@ class Work:
     trim: int | None = None
     parts: Sequence[Part] = ()
     extras: dict[int, Any] = field(default_factory=dict)
-    errors: list[tuple[int, Exception]] = field(default_factory=list)
+    errors: list[Bad] = field(default_factory=list)
+    retried: int = 0
     void: bool = False
     kept: npt.NDArray[np.intp] | None = None
     fetch_s: float = 0.0
@@ -112,12 +146,22 @@ class Work:
             self.cause = self.cause or failed
             return self._left == 0
 
-    def count(self, fetch_s: float, copy_s: float, errors: list[tuple[int, Exception]]) -> None:
+    @property
+    def rows_seen(self) -> int:
+        """Rows that the batch has, and those that are left out of it."""
+        return self.rows + sum(one.substitute is None for one in self.errors)
+
+    def count(self, fetch_s: float, copy_s: float, errors: list[Bad]) -> None:
         """Add what one piece took, and which samples in it failed."""
         with self._lock:
             self.fetch_s += fetch_s
             self.copy_s += copy_s
             self.errors += errors
+
+    def count_retries(self, times: int) -> None:
+        """Add attempts at samples after the first ones."""
+        with self._lock:
+            self.retried += times
 
 
 class Reader(Protocol):

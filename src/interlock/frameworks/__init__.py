@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from interlock._core._protocols import DeviceArray, Framework
 
-__all__ = ["device_array_of", "framework_for", "framework_named", "framework_of", "framework_running", "on_devices"]
+__all__ = [
+    "device_array_of",
+    "framework_for",
+    "framework_named",
+    "framework_of",
+    "framework_running",
+    "on_devices",
+    "process_rank",
+]
 
 _TABLE = {
     "numpy": ("interlock.frameworks._numpy", "NumpyFramework"),
@@ -103,3 +111,16 @@ def framework_of(value: object) -> Framework | None:
 def framework_running(model: object) -> Framework | None:
     """Return the framework whose arrays the callable `model` wants, or None if it does not say."""
     return next((framework for framework in _loaded() if framework.runs(model)), None)
+
+
+def process_rank() -> tuple[int, int]:
+    """Return the rank of this process and the number of processes, as `torch.distributed` or else JAX knows them.
+
+    Only frameworks that the program has imported are asked; (0, 1) if none knows of other processes.
+    """
+    for name in ("torch", "jax"):
+        if sys.modules.get(name) is not None:
+            found: tuple[int, int] | None = importlib.import_module(_TABLE[name][0]).process_rank()
+            if found is not None:
+                return found
+    return 0, 1

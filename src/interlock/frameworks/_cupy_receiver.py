@@ -64,7 +64,7 @@ class Returned:
                 block, use = self.blocks.popleft()
             except IndexError:  # another consumer took it
                 break
-            if use is not None and use.stream.ptr == _PER_THREAD and use.thread != threading.get_ident():
+            if use is not None and use.stream.ptr == _PER_THREAD and use.thread is not threading.current_thread():
                 others.append((block, use))
                 continue
             blocks.append(block)
@@ -83,11 +83,11 @@ class Use:
 
     Attributes:
         stream: The consumer's, held so that it lives as long as the block is in use.
-        thread: The consumer's.
+        thread: The consumer's. Not its number, which the system gives to the next thread when this one has ended.
     """
 
     stream: Any
-    thread: int
+    thread: threading.Thread
 
 
 @final
@@ -172,15 +172,15 @@ class CupyAllocator:
         with cupy.cuda.Device(self._index):
             return [_view(root, leaf) for leaf in leaves]
 
-    def current(self) -> int:
+    def current(self) -> tuple[int, object]:
         """As in `Allocator`."""
-        handle: int = cupy.cuda.get_current_stream(self._index).ptr
-        return handle
+        stream = cupy.cuda.get_current_stream(self._index)
+        return stream.ptr, stream
 
     def lend(self, root: _Root) -> None:
         """As in `Allocator`; blocks that came back meanwhile go to the pool."""
         if root.owner is not None:
-            root.owner.use = Use(cupy.cuda.get_current_stream(self._index), threading.get_ident())
+            root.owner.use = Use(cupy.cuda.get_current_stream(self._index), threading.current_thread())
         self._returned.collect(self._device, self._stream)
 
     def close(self) -> None:

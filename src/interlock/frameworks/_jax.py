@@ -172,6 +172,17 @@ class JaxFramework:
         )
 
 
+def process_rank() -> tuple[int, int] | None:
+    """Return rank and number of processes if `jax.distributed` is initialised.
+
+    Asked first whether it is: JAX counts processes by starting its backends, which takes the memory of GPUs.
+    """
+    asked = getattr(jax.distributed, "is_initialized", None)  # younger than the oldest JAX that we take
+    if (asked is not None and not asked()) or jax.process_count() == 1:
+        return None
+    return jax.process_index(), jax.process_count()
+
+
 def _device_at(index: int) -> Any:
     """Return the device of this process that CUDA counts as `index`.
 

@@ -56,8 +56,8 @@ class Allocator(Protocol):
         """
         ...
 
-    def current(self) -> int:
-        """Return the handle of the calling thread's current stream on the device."""
+    def current(self) -> tuple[int, object]:
+        """Return the calling thread's current stream on the device: its handle, and what keeps it there."""
         ...
 
     def lend(self, root: Any) -> None:
@@ -92,12 +92,14 @@ class _Place:
         memory: Its bytes.
         arrays: One per leaf.
         last: The stream that had it last.
+        keeper: What keeps that stream from being destroyed.
     """
 
     leaves: list[Leaf]
     memory: Memory
     arrays: list[Any]
     last: Timeline
+    keeper: object
 
 
 @final
@@ -147,11 +149,12 @@ class OwnMemoryReceiver:
         """
         del token  # nothing reads the slot after `carried.read`
         batch: _Batch = carried.held
-        current = self._device.adopt(self._allocator.current())
+        handle, keeper = self._allocator.current()
+        current = self._device.adopt(handle)
         self._keep_distance(current)
         self._device.wait(current, carried.ready)
         self._allocator.lend(batch.root)
-        return self._settle(batch, list(carried.leaves), current) if self._fixed else batch.arrays
+        return self._settle(batch, list(carried.leaves), current, keeper) if self._fixed else batch.arrays
 
     def _keep_distance(self, current: Timeline) -> None:
         """Let the copies to come wait for an earlier hand-over on the consumer's stream.
@@ -163,7 +166,7 @@ class OwnMemoryReceiver:
         if len(self._taken) > _DISTANCE:
             self._device.wait(self._stream, self._taken.popleft())
 
-    def _settle(self, batch: _Batch, leaves: list[Leaf], current: Timeline) -> list[Any]:
+    def _settle(self, batch: _Batch, leaves: list[Leaf], current: Timeline, keeper: object) -> list[Any]:
         """Copy a batch to the fixed addresses.
 
         Ordering: behind what was queued on the stream that had the batch before, as the replay of a graph.
@@ -172,11 +175,12 @@ class OwnMemoryReceiver:
         if place is None:
             root = self._allocator.allocate(batch.memory.size_bytes, copying=False)
             memory = self._device.wrap(self._allocator.address(root), batch.memory.size_bytes, root)
-            place = self._place = _Place(leaves, memory, self._allocator.arrays(root, leaves), current)
+            place = self._place = _Place(leaves, memory, self._allocator.arrays(root, leaves), current, keeper)
         _check_same(place.leaves, leaves)
         if place.last is not current:
             self._device.wait(current, self._device.record(place.last))
             place.last = current
+        place.keeper = keeper
         self._device.copy(place.memory, batch.memory, current)
         return list(place.arrays)
 

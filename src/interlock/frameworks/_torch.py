@@ -141,3 +141,11 @@ class TorchFramework:
                 hint="cast it first, as with .float()",
             ) from error
         return Export(array.shape, array.dtype, Fence.EMPTY, stable=borrow, read=lambda: array)
+
+
+def process_rank() -> tuple[int, int] | None:
+    """Return rank and number of processes if `torch.distributed` is initialised."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    return distributed.get_rank(), distributed.get_world_size()

@@ -54,9 +54,10 @@ class TorchAllocator:
         """As in `Allocator`."""
         return [_view(root, leaf) for leaf in leaves]
 
-    def current(self) -> int:
+    def current(self) -> tuple[int, object]:
         """As in `Allocator`."""
-        return torch.cuda.current_stream(self._device).cuda_stream
+        stream = torch.cuda.current_stream(self._device)
+        return stream.cuda_stream, stream
 
     def lend(self, root: torch.Tensor) -> None:
         """As in `Allocator`, by `record_stream`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol, Self, final, runtime_checkable
 
 from interlock._core._fence import Fence, HostTimeline
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 _OPEN = (1).to_bytes(4, "little")
 _FLAG_BYTES = 64
+_FLAGS_AT_ONCE = 64
+
+_spare: weakref.WeakKeyDictionary[_CanHold, list[HostMemory]] = weakref.WeakKeyDictionary()
+"""Flags that were not used yet."""
 
 
 @runtime_checkable
@@ -69,7 +75,7 @@ def gate(stream: object, *, device: Device | None = None, timeout_s: float = 10.
         raise UsageError(f"a gate cannot open after {timeout_s:g} s")
     timeline, owner = _find(stream, device)
     if isinstance(owner, _CanHold):
-        flag = owner.allocate_host(_FLAG_BYTES)
+        flag = _fresh_flag(owner)
         view = flag.view()
         view[:4] = bytes(4)
         owner.hold(timeline, flag)
@@ -80,12 +86,26 @@ def gate(stream: object, *, device: Device | None = None, timeout_s: float = 10.
     return Gate(_Latch(lambda: host.reach(tick)), timeout_s)
 
 
+def _fresh_flag(owner: _CanHold) -> HostMemory:
+    """Return memory for a flag. Many are pinned at once, since pinning waits for the streams that other gates hold."""
+    flags = _spare.setdefault(owner, [])
+    try:
+        return flags.pop()
+    except IndexError:
+        page = owner.allocate_host(_FLAGS_AT_ONCE * _FLAG_BYTES)
+        first, *others = [page.slice(number * _FLAG_BYTES, _FLAG_BYTES) for number in range(_FLAGS_AT_ONCE)]
+        flags.extend(others)
+        return first
+
+
 @final
 class _Latch:
     """Opens once, by whoever comes first; knows nothing of the gate, which so may become garbage."""
 
     def __init__(self, release: Callable[[], object]) -> None:
         self._release = [release]
+        self._own_process = os.getpid  # the module may be gone when the gate is
+        self._process = os.getpid()
         self.timed_out = False
 
     @property
@@ -94,12 +114,13 @@ class _Latch:
         return not self._release
 
     def open(self) -> None:
-        """Let the stream go on."""
+        """Let the stream go on. In the child of a fork the gate is not ours, nor is the flag's memory there."""
         try:
             release = self._release.pop()  # and let go of what it holds: a thread may keep this latch for a while
         except IndexError:
             return
-        release()
+        if self._own_process() == self._process:
+            release()
 
     def give_up(self) -> None:
         """Let it go on because the time is over."""

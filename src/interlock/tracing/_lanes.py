@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
@@ -31,15 +32,29 @@ class Window:
     Attributes:
         start_ms: Where it begins.
         end_ms: Where it ends.
+
+    Raises:
+        UsageError: It ends before it begins, or nowhere.
     """
 
     start_ms: float
     end_ms: float
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.end_ms - self.start_ms) or self.end_ms < self.start_ms:
+            raise UsageError(
+                f"there is no part of a trace from {self.start_ms:g} to {self.end_ms:g} ms",
+                hint="give milliseconds from the start of the trace, the beginning first",
+            )
+
     @property
     def length_ms(self) -> float:
         """Its length."""
         return self.end_ms - self.start_ms
+
+    def shows(self, bar: Bar) -> bool:
+        """Tell whether some of `bar` is in it; of one that took no time, whether its moment is."""
+        return self.overlap_ms(bar) > 0 or self.start_ms <= bar.start_ms == bar.end_ms <= self.end_ms
 
     def overlap_ms(self, bar: Bar) -> float:
         """Return how much of `bar` is in it."""
@@ -52,12 +67,13 @@ class Lane:
     """A row.
 
     Attributes:
-        title: What it does; empty where the row above or below says it.
+        title: What it does; empty where a row of the same crew says it.
         detail: On which device; empty for the host.
         note: What it comes to in the window; may be empty.
         bars: Those in the window.
         tall: Whether there is room for text.
         main: Whether it is what the program is for: the steps on a device.
+        worker: Whether it is a worker's, one of a crew.
     """
 
     title: str
@@ -66,6 +82,7 @@ class Lane:
     bars: tuple[Bar, ...]
     tall: bool = True
     main: bool = False
+    worker: bool = False
 
 
 def lanes_of(recording: Recording, window: Window) -> list[Lane]:
@@ -73,20 +90,33 @@ def lanes_of(recording: Recording, window: Window) -> list[Lane]:
     rows: list[tuple[int, str, str, list[Bar]]] = []
     for track in recording.tracks:
         for rank, title, bars in _parts(track):
-            shown = [bar for bar in bars if window.overlap_ms(bar) > 0]
+            shown = [bar for bar in bars if window.shows(bar)]
             if shown:
                 rows.append((rank, title, track.process, shown))
     rows.sort(key=lambda row: row[:3])
-    lanes = [
-        Lane(title, "" if process == HOST else process, _note(rank, bars, window), tuple(bars), main=rank == _MARKED)
+    return [
+        Lane(
+            title,
+            "" if process == HOST else process,
+            _note(rank, bars, window),
+            tuple(bars),
+            main=rank == _MARKED,
+            worker=rank == _WORKER,
+        )
         for rank, title, process, bars in rows
     ]
-    workers = [index for index, row in enumerate(rows) if row[0] == _WORKER]
-    if len(workers) > _MOST_TALL_WORKERS:  # a crew: thin rows with one title in their middle
-        for index in workers:
-            title = f"{len(workers)} workers" if index == workers[len(workers) // 2] else ""
-            lanes[index] = replace(lanes[index], title=title, note="", tall=False)
-    return lanes
+
+
+def with_crew(lanes: list[Lane]) -> list[Lane]:
+    """Return the rows with those of many workers thin, and one title in their middle."""
+    workers = [index for index, lane in enumerate(lanes) if lane.worker]
+    if len(workers) <= _MOST_TALL_WORKERS:
+        return lanes
+    crew = list(lanes)
+    for index in workers:
+        title = f"{len(workers)} workers" if index == workers[len(workers) // 2] else ""
+        crew[index] = replace(lanes[index], title=title, note="", tall=False)
+    return crew
 
 
 def _parts(track: Track) -> Iterable[tuple[int, str, list[Bar]]]:
@@ -114,10 +144,11 @@ def _note(rank: int, bars: list[Bar], window: Window) -> str:
         return ""  # waiting inside a call looks like work
     busy_ms = _covered_ms([bar for bar in bars if bar.name not in IDLE], window)
     if rank in _COPIES.values() and busy_ms:
-        moved = sum(bar.size_bytes * window.overlap_ms(bar) / (bar.end_ms - bar.start_ms) for bar in bars)
+        timed = [bar for bar in bars if bar.end_ms > bar.start_ms]
+        moved = sum(bar.size_bytes * window.overlap_ms(bar) / (bar.end_ms - bar.start_ms) for bar in timed)
         if moved:
             return f"{moved / busy_ms / 1e6:.0f} GB/s"
-    return f"{busy_ms / window.length_ms:.0%} busy"
+    return f"{busy_ms / window.length_ms:.0%} busy" if window.length_ms else ""
 
 
 def _covered_ms(bars: list[Bar], window: Window) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 from xml.sax.saxutils import escape
 
 from interlock.errors import UsageError
-from interlock.tracing._lanes import IDLE, Window, lanes_of, middle_of
+from interlock.tracing._lanes import IDLE, Window, lanes_of, middle_of, with_crew
 
 if TYPE_CHECKING:
     import os
@@ -96,13 +96,14 @@ def _windows(recordings: list[Recording], start_ms: float | None, end_ms: float 
     if end_ms is not None:
         length_ms = end_ms - max(starts)
     if length_ms <= 0:
-        raise UsageError(f"the part from {max(starts):g} to {end_ms:g} ms is empty", hint="end it after its beginning")
+        end = f" to {end_ms:g} ms" if end_ms is not None else ""
+        raise UsageError(f"the part from {max(starts):g}{end} is empty", hint="end it after its beginning")
     return [Window(start, start + length_ms) for start in starts]
 
 
 def _draw_panel(parts: list[str], panel: Panel, window: Window, y: float) -> float:
     """Add a panel that begins at `y`; return where it ends."""
-    lanes = lanes_of(panel.recording, window)
+    lanes = with_crew(lanes_of(panel.recording, window))
     if not lanes:
         raise UsageError(
             f"no span lies between {window.start_ms:g} and {window.end_ms:g} ms", hint="choose other times"
@@ -192,8 +193,9 @@ def _tick(length_ms: float) -> float:
 
 
 def _document(parts: list[str], panels: Sequence[Panel], windows: list[Window], height: float) -> str:
+    last = with_crew(lanes_of(panels[-1].recording, windows[-1]))
     names = "; ".join(panel.title for panel in panels if panel.title) or "A timeline"
-    lanes = ", ".join(dict.fromkeys(lane.title for lane in lanes_of(panels[-1].recording, windows[-1])))
+    lanes = ", ".join(dict.fromkeys(lane.title for lane in last if lane.title))
     description = f"{windows[0].length_ms:.3g} ms of a recording; rows: {lanes}. A colour and a number are a batch."
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:g}" width="{_WIDTH}" '

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -73,11 +74,13 @@ def read(path: str | os.PathLike[str]) -> Recording:
     """
     try:
         content = json.loads(Path(path).read_bytes())
+        if isinstance(content, list):  # the format's other form
+            content = {"traceEvents": content}
         events = content["traceEvents"]
         return Recording(_tracks(events), int(content.get("otherData", {}).get("spans left out", 0)))
     except OSError as error:
         raise UsageError(f"the trace {str(path)!r} cannot be read", why=f"{error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise UsageError(f"{str(path)!r} is no trace", why=why, hint="make one with interlock.trace") from error
 
@@ -89,15 +92,15 @@ def _tracks(events: list[dict[str, Any]]) -> list[Track]:
     for event in events:
         key = (event.get("pid"), event.get("tid"))
         if event["ph"] == "M" and event["name"] == "process_name":
-            processes[key[0]] = str(event["args"]["name"])
+            processes[key[0]] = _plain(event["args"]["name"])
         elif event["ph"] == "M" and event["name"] == "thread_name":
-            threads[key] = str(event["args"]["name"])
+            threads[key] = _plain(event["args"]["name"])
         elif event["ph"] == "X":
             bars.setdefault(key, []).append(_bar(event))
     return [
         Track(
-            processes.get(key[0], str(key[0])),
-            threads.get(key, str(key[1])),
+            processes.get(key[0], _plain(key[0])),
+            threads.get(key, _plain(key[1])),
             sorted(found, key=lambda bar: (bar.start_ms, -bar.end_ms)),
         )
         for key, found in bars.items()
@@ -106,11 +109,19 @@ def _tracks(events: list[dict[str, Any]]) -> list[Track]:
 
 def _bar(event: dict[str, Any]) -> Bar:
     start_us, args = float(event["ts"]), event.get("args", {})
+    end_us = start_us + max(0.0, float(event["dur"]))
+    if not math.isfinite(end_us):
+        raise ValueError(f"the times {event['ts']} and {event['dur']}")
     return Bar(
-        str(event["name"]),
+        _plain(event["name"]),
         start_us / 1000,
-        (start_us + float(event["dur"])) / 1000,
+        end_us / 1000,
         int(args.get("batch", -1)),
         int(args.get("bytes", 0)),
-        str(args.get("of", "")),
+        _plain(args.get("of", "")),
     )
+
+
+def _plain(name: object) -> str:
+    """Return a name that a terminal and an SVG file can hold: whoever wrote the file may have put codes into it."""
+    return "".join(one if one.isprintable() else "?" for one in str(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 0.02
 """Devices are asked for what is due as often as that, off everybody's hot path."""
+_MOST_TEXT_CHARACTERS = 1 << 20
 _MOST_WAITING = 1 << 16
 _MANY_WAITING = 1 << 12
 
@@ -50,23 +52,26 @@ class Recorder:
         self._wake = threading.Event()
         self._asking = threading.Lock()
         self._stopped = False
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self._file = self._open()
+        self._text: list[str] = ['{"displayTimeUnit": "ms", "traceEvents": [']
+        self._text_characters = 0
         self._thread = threading.Thread(target=self._run, name="interlock-trace", daemon=True)
         self._thread.start()
         self._unlisten = _spans.listen(self._hear)
 
-    def _open(self) -> IO[str]:
+    def _open(self) -> IO[bytes]:
+        """Open the file, without a buffer: `_text` is one, and a child made by fork has no other to write again."""
         try:
-            file = self._temporary.open("w", encoding="utf-8")
+            if self._path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            return self._temporary.open("wb", buffering=0)
         except OSError as error:
             raise UsageError(
                 f"the trace {str(self._path)!r} cannot be written",
                 why=f"{error.strerror or error}",
-                hint="see the path",
+                hint="give the path of a file, in a folder that is there and may be written to",
             ) from error
-        file.write('{"displayTimeUnit": "ms", "traceEvents": [')
-        return file
 
     def _hear(self, what: Report) -> None:
         """Take a report. Called on any thread; appends and does nothing else."""
@@ -91,11 +96,17 @@ class Recorder:
         if os.getpid() != self._pid:  # a child made by fork: the file is its parent's
             self._unlisten()
             return
-        self._settle(timeout_s)
-        self._unlisten()
-        self._stopped = True
-        self._wake.set()
-        self._thread.join()
+        try:
+            self._settle(timeout_s)
+        finally:  # an interrupt while it waits, too
+            self._unlisten()
+            self._stopped = True
+            self._wake.set()
+            self._thread.join()
+            self._end()
+
+    def _end(self) -> None:
+        """Make the file whole, or remove it and say why."""
         if self._failure is None:
             try:
                 self._finish()
@@ -105,7 +116,7 @@ class Recorder:
             with suppress(OSError):
                 self._file.close()
             self._temporary.unlink(missing_ok=True)
-            why = f"{self._failure.strerror or self._failure}"
+            why = f"{getattr(self._failure, 'strerror', None) or self._failure}"
             raise SinkError(f"the trace {str(self._path)!r} could not be written", why=why) from self._failure
 
     def _settle(self, timeout_s: float) -> None:
@@ -117,9 +128,15 @@ class Recorder:
         self._ask()
 
     def _run(self) -> None:
+        try:
+            self._record()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the end of the block must say it
+            self._failure = error
+
+    def _record(self) -> None:
         separator = "\n"
         for event in self._formatter.begin():
-            separator = self._write(separator, event)
+            separator = self._add(separator, event)
         stopped = False
         while not stopped:
             self._wake.wait(_PAUSE_S)
@@ -129,12 +146,13 @@ class Recorder:
                 self._ask()
             for _ in range(len(self._waiting)):
                 what, thread = self._waiting.popleft()
-                if self._left <= 0 or self._failure is not None:
+                if self._left <= 0:
                     self.dropped += 1
                     continue
                 self._left -= 1
                 for event in self._formatter.events(what, thread):
-                    separator = self._write(separator, event)
+                    separator = self._add(separator, event)
+            self._write()
 
     def _ask(self) -> None:
         with self._asking:  # so that nobody thinks a span reported that another thread is just about to report
@@ -142,15 +160,23 @@ class Recorder:
                 with suppress(InterlockError):  # a lost device
                     device.report_due()
 
-    def _write(self, separator: str, event: dict[str, Any]) -> str:
-        try:
-            self._file.write(separator + json.dumps(event, separators=(",", ":")))
-        except OSError as error:
-            self._failure = error
+    def _add(self, separator: str, event: dict[str, Any]) -> str:
+        text = separator + json.dumps(event, separators=(",", ":"))
+        self._text.append(text)
+        self._text_characters += len(text)
+        if self._text_characters >= _MOST_TEXT_CHARACTERS:
+            self._write()
         return ",\n"
+
+    def _write(self) -> None:
+        left = memoryview("".join(self._text).encode())
+        self._text, self._text_characters = [], 0
+        while left:
+            left = left[self._file.write(left) :]
 
     def _finish(self) -> None:
         data = {"made by": "interlock", "clock": "time.perf_counter_ns from the start", "spans left out": self.dropped}
-        self._file.write(f'\n], "otherData": {json.dumps(data)}}}\n')
+        self._text.append(f'\n], "otherData": {json.dumps(data)}}}\n')
+        self._write()
         self._file.close()
         self._temporary.replace(self._path)

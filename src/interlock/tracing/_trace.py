@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import time
 import warnings
 from collections import defaultdict
@@ -43,6 +44,8 @@ class Trace:
         if most_spans < 1:
             raise UsageError(f"most_spans is {most_spans}", hint="give at least 1")
         self.path = Path(path)
+        if not self.path.name:
+            raise UsageError(f"the trace {str(path)!r} cannot be written", why="that is no file", hint="name a file")
         self.dropped = 0
         self._most_spans = most_spans
         self._recorder: Recorder | None = None
@@ -87,7 +90,8 @@ class Trace:
             number: Which one. Default: they are counted by name.
             size_bytes: Bytes that it moves, if that says something.
         """
-        number = next(self._numbers[name]) if number is None else number
+        number = self._number(name, number)
+        size_bytes = operator.index(size_bytes)
         start_ns = time.perf_counter_ns()
         try:
             yield
@@ -119,8 +123,9 @@ class Trace:
         Ordering:
             Two marks are queued on the stream. The host does not wait.
         """
+        size_bytes = operator.index(size_bytes)
         marking, timeline = locate(stream, device)
-        number = next(self._numbers[name]) if number is None else number
+        number = self._number(name, number)
         start = marking.mark(timeline)
         yield  # if it raises, the device may be lost: there is no span
         marking.report_between(start, marking.mark(timeline), name, size_bytes=size_bytes, number=number)
@@ -144,10 +149,14 @@ class Trace:
             takes some tenths of a millisecond.
         """
         marking, timeline, order = order_behind(value)
-        number = next(self._numbers[name]) if number is None else number
+        number = self._number(name, number)
         start = marking.mark(timeline)
         order()
         marking.report_between(start, marking.mark(timeline), name, number=number)
+
+    def _number(self, name: str, number: int | None) -> int:
+        """Return a plain number, whose ever integer it was: NumPy's have no form in JSON."""
+        return next(self._numbers[name]) if number is None else operator.index(number)
 
     def picture(
         self,

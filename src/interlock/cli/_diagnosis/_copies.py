@@ -60,7 +60,7 @@ def _copy_all(pool: ThreadPoolExecutor, parts: Sequence[tuple[np.ndarray, np.nda
 
 
 def measure_hash() -> float:
-    """Return how many GB/s one thread hashes, as a drain does with the shards that it has written."""
+    """Return how many GB/s one thread hashes, as a drain does with each shard of `parquet:`."""
     data = bytes(_HASHED_BYTES)
     times: list[float] = []
     for _ in range(3):

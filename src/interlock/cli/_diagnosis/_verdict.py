@@ -1,8 +1,9 @@
 """What limits a feed and a drain here: simple rules on measured figures. Pure: facts in, sentences out.
 
 The rules. A feed copies samples into slots on worker threads while the link carries the slot before, so it is as fast
-as the slower of the two. A drain syncs a shard while it hashes it, and the link carries what comes next meanwhile, so
-it is as fast as the slowest of the three.
+as the slower of the two. A drain syncs and hashes a shard while its sink's format writes the next, and the link
+carries what comes after meanwhile, so it is as fast as the slowest of the four. Of the format nothing is measured. One
+thread hashes a shard of `parquet:`, which is one file; several hash one of `npy:`.
 """
 
 from __future__ import annotations
@@ -65,22 +66,24 @@ def drain_verdict(link: Link | None, hash_gb_per_s: float | None, disk: Disk | N
 
     Args:
         link: Speed of the device's link; None without a device.
-        hash_gb_per_s: Speed of hashing.
+        hash_gb_per_s: Speed at which one thread hashes.
         disk: Speed of the storage; None if nobody asked.
     """
     speed = link.pinned_to_host_gb_per_s if link is not None else None
     told = f"The link takes {_figure(speed)} GB/s, " if speed is not None else ""
     if hash_gb_per_s is None:
         return "The storage was not measured, so nothing can be said."
-    hashed = f"a drain hashes {_figure(hash_gb_per_s)} GB/s"
+    hashed = f"one thread hashes {_figure(hash_gb_per_s)}"
     if disk is None or disk.gb_per_s is None:
-        return _sentence(f"{told}{hashed}. What the storage takes was not measured: --sink FOLDER does that.")
+        more = "parquet: has one, npy: several. What the storage takes was not measured: --sink FOLDER does that."
+        return _sentence(f"{told}{hashed} GB/s; {more}")
     said = f"{told}the storage takes {_figure(disk.gb_per_s)} GB/s, {hashed} meanwhile"
-    slowest = min(disk.gb_per_s, hash_gb_per_s)
-    if speed is not None and speed <= slowest:
-        return _sentence(f"{said}: the link is the limit.")
-    limit = "the storage" if disk.gb_per_s <= hash_gb_per_s else "hashing"
-    return _sentence(f"{said}: {limit} is the limit. The work of the sink's format comes on top.")
+    if speed is not None and speed <= min(disk.gb_per_s, hash_gb_per_s):
+        return _sentence(f"{said}: the link is the limit, unless the sink's format takes longer.")
+    if disk.gb_per_s <= hash_gb_per_s:
+        return _sentence(f"{said}: the storage is the limit, unless the sink's format takes longer.")
+    other = "the link" if speed is not None and speed <= disk.gb_per_s else "the storage"
+    return _sentence(f"{said}: hashing is the limit of parquet:; npy:, hashed by several threads, may reach {other}.")
 
 
 def _sentence(text: str) -> str:

@@ -27,12 +27,14 @@ def open_sink(text: str) -> tuple[Sink, Path]:
         UsageError: There is no such format, its package is not installed, or there is no path.
     """
     scheme, colon, path = str(text).partition(":")
+    if scheme == "null" and colon and path:
+        raise UsageError(f"sink {text!r} has a path", why="null: keeps nothing", hint="write null: alone, or npy:PATH")
     if scheme == "null" and colon:
         why = "it keeps nothing: rows that a drain is given are counted and forgotten"
         raise UsageError(f"{text} holds no rows", why=why, hint="use parquet:PATH or npy:PATH to keep them")
     if not colon or scheme not in _TABLE:
-        choices = " or ".join(f"{name}:PATH" for name in _TABLE)
-        raise UsageError(f"no sink is called {text!r}", hint=f"use {choices}")
+        choices = ", ".join(f"{name}:PATH" for name in _TABLE)
+        raise UsageError(f"no sink is called {text!r}", hint=f"use {choices}, or null: to measure and keep nothing")
     if not path:
         raise UsageError(f"sink {text!r} has no path", hint=f"use {scheme}:PATH")
     module, attribute, package = _TABLE[scheme]

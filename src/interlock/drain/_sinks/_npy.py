@@ -55,6 +55,8 @@ class NpySink:
         wanted = np.asarray(positions, np.int64)
         try:
             index = json.loads((path / _INDEX).read_bytes())
+            for name in index["files"]:
+                _check_name(name)
             names = [name.removesuffix(".npy") for name in index["files"] if name != f"{ID_COLUMN}.npy"]
             return {name: _map(path / f"{name}.npy", index["rows"])[wanted] for name in names}
         except (KeyError, TypeError, ValueError, AttributeError, EOFError) as error:

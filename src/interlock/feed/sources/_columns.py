@@ -90,12 +90,22 @@ def decode(array: Any, column: Column) -> Decoded:
         array: The column's rows.
         column: What they should be.
     """
+    if _is_plainly_whole(array):
+        return Decoded(_dense(array, column), {})
     whole = _whole_rows(array, column.shape)
     if whole.all():
         return Decoded(_dense(array, column), {})
     values = np.zeros((len(array), *column.shape), column.dtype)
     values[whole] = _dense(array.filter(pa.array(whole)), column)
     return Decoded(values, {int(row): _reason(array[int(row)], column) for row in np.flatnonzero(~whole)})
+
+
+def _is_plainly_whole(array: Any) -> bool:
+    """Tell whether type and counts alone say that no row is bad: then no value need be looked at."""
+    while array.null_count == 0 and pa.types.is_fixed_size_list(array.type):
+        array = array.flatten()
+    kind = array.type
+    return bool(array.null_count == 0 and not (pa.types.is_list(kind) or pa.types.is_large_list(kind)))
 
 
 def _dense(array: Any, column: Column) -> npt.NDArray[Any]:

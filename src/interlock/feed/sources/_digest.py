@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import TYPE_CHECKING
 
 from interlock.errors import SourceError
+from interlock.feed.sources._storage import Storage, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 _BLOCK_BYTES = 64 << 10
 _BLOCKS = 256
 """16 MiB in all: a source up to this size is read whole."""
 
 
-def digest_files(folder: Path, names: Iterable[str]) -> str:
+def digest_files(folder: str, names: Iterable[str]) -> str:
     """Return the SHA-256 of names, sizes and sampled blocks of the files `names` in `folder`.
 
     Raises:
@@ -27,11 +26,11 @@ def digest_files(folder: Path, names: Iterable[str]) -> str:
     blocks_each = max(1, _BLOCKS // max(1, len(names)))
     total = hashlib.sha256()
     for name in names:
-        total.update(f"{name}\0{digest_file(folder / name, blocks=blocks_each)}\n".encode())
+        total.update(f"{name}\0{digest_file(join(folder, name), blocks=blocks_each)}\n".encode())
     return total.hexdigest()
 
 
-def digest_file(path: Path, *, blocks: int = _BLOCKS) -> str:
+def digest_file(path: str, *, blocks: int = _BLOCKS) -> str:
     """Return the SHA-256 of the size and of `blocks` evenly spaced blocks of a file; of one block, it is the last.
 
     Raises:
@@ -39,12 +38,11 @@ def digest_file(path: Path, *, blocks: int = _BLOCKS) -> str:
     """
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            digest.update(f"{size}\n".encode())
-            for offset in _offsets(size, blocks):
-                file.seek(offset)
-                digest.update(file.read(_BLOCK_BYTES))
+        storage = Storage()
+        size = storage.stamp(path).size_bytes
+        digest.update(f"{size}\n".encode())
+        for offset in _offsets(size, blocks):
+            digest.update(storage.read(path, offset, min(_BLOCK_BYTES, size - offset)))
     except OSError as error:
         raise SourceError(f"cannot read {path}", why=error.strerror or str(error)) from error
     return digest.hexdigest()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 from interlock.errors import SourceError
+from interlock.feed.sources._storage import is_url, remote_files_below
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".parq", ".pq"})
+ARROW_SUFFIXES = frozenset({".arrow", ".feather", ".ipc", ".arrows"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,8 @@ class Found:
     links_left_out: int
 
 
-def files_below(folder: Path, suffixes: frozenset[str]) -> Found:
-    """List the files below `folder` with one of `suffixes` (lower case; compared without case).
+def files_below(location: str, suffixes: frozenset[str] | None) -> Found:
+    """List the files below a folder with one of `suffixes` (lower case; compared without case); None for any.
 
     Names that start with `.` are hidden, files and folders alike; for Parquet those with `_` too, as for every reader
     of Parquet datasets. Links to folders are not entered; links to files count if they stay inside.
@@ -34,6 +36,10 @@ def files_below(folder: Path, suffixes: frozenset[str]) -> Found:
     Raises:
         SourceError: The folder or one below it cannot be listed, or a name is not text.
     """
+    if is_url(location):
+        remote = [name for name in remote_files_below(location) if _is_meant(PurePosixPath(name), suffixes)]
+        return Found(tuple(remote), 0)
+    folder = Path(location)
     root = Path(os.path.realpath(folder))
     names: list[str] = []
     links_left_out = 0
@@ -41,16 +47,21 @@ def files_below(folder: Path, suffixes: frozenset[str]) -> Found:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
             path = Path(parent, name)
-            if name.startswith(".") or path.suffix.lower() not in suffixes:
-                continue
             relative = path.relative_to(root)
-            if path.suffix.lower() in PARQUET_SUFFIXES and any(part.startswith("_") for part in relative.parts):
+            if name.startswith(".") or not _is_meant(relative, suffixes):
                 continue
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
                 links_left_out += 1
                 continue
             names.append(_as_text(relative.as_posix(), folder))
     return Found(tuple(sorted(names)), links_left_out)
+
+
+def _is_meant(name: PurePath, suffixes: frozenset[str] | None) -> bool:
+    suffix = name.suffix.lower()
+    if suffixes is not None and suffix not in suffixes:
+        return False
+    return suffix not in PARQUET_SUFFIXES or not any(part.startswith("_") for part in name.parts)
 
 
 def _refuse_unreadable(error: OSError) -> None:

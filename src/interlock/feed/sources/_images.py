@@ -5,30 +5,32 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
-import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from interlock.errors import SampleError, SourceError, UsageError
 from interlock.feed.sources._files import IMAGE_SUFFIXES, files_below
+from interlock.feed.sources._pixels import ORIENTATION, decode_image
+from interlock.feed.sources._storage import Storage, as_location, join
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable
-    from pathlib import Path
 
-_ORIENTATION = 0x0112
+    import numpy as np
+    import numpy.typing as npt
+
 _TRANSPOSING = frozenset({5, 6, 7, 8})
-_DEEP_MODES = ("I", "F")
 
 
 @final
 class ImageFolderSource:
     """Images below a folder, sorted by relative path, which is the id; samples are uint8 of shape (height, width, 3).
 
-    The first frame counts; transparency is dropped; the EXIF orientation is honoured; resizing is bilinear.
+    The first frame counts; transparency is dropped; the EXIF orientation is honoured; resizing is bilinear. JPEG is
+    decoded by simplejpeg where it is installed, else by Pillow, to the same pixels.
 
     Args:
-        folder: Read with all its subfolders.
+        folder: A path or url, read with all its subfolders.
         image_size: (height, width) to resize to. Without it the header of every image is read once, to see that their
             sizes agree.
 
@@ -37,13 +39,14 @@ class ImageFolderSource:
         UsageError: `image_size` is not positive.
     """
 
-    def __init__(self, folder: Path, *, image_size: tuple[int, int] | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, image_size: tuple[int, int] | None = None) -> None:
         if image_size is not None and min(image_size) < 1:
             raise UsageError(
                 f"image size {image_size} is not positive", hint="give --image-size HEIGHT,WIDTH in pixels"
             )
-        self._folder = folder
-        found = files_below(folder, IMAGE_SUFFIXES)
+        self._folder = as_location(folder)
+        self._storage = Storage()
+        found = files_below(self._folder, IMAGE_SUFFIXES)
         self._names = found.names
         self.links_left_out = found.links_left_out
         """Links to images outside the folder; they are not followed."""
@@ -52,10 +55,10 @@ class ImageFolderSource:
                 f"folder {folder} holds no image", hint=f"suffixes known: {' '.join(sorted(IMAGE_SUFFIXES))}"
             )
         self._resize = image_size is not None
-        self._size = image_size or _common_size(folder, self._names)
+        self._size = image_size or _common_size(self._storage, self._folder, self._names)
 
     def __repr__(self) -> str:
-        return f"ImageFolderSource({str(self._folder)!r}, images={len(self._names)}, image_size={self._size})"
+        return f"ImageFolderSource({self._folder!r}, images={len(self._names)}, image_size={self._size})"
 
     def __len__(self) -> int:
         return len(self._names)
@@ -93,14 +96,8 @@ class ImageFolderSource:
         return pixels
 
     def _decode(self, name: str) -> npt.NDArray[np.uint8]:
-        with Image.open(self._folder / name) as image:
-            if image.mode.startswith(_DEEP_MODES):
-                raise ValueError(f"its pixels are not 8 bits wide (mode {image.mode})")
-            upright = ImageOps.exif_transpose(image).convert("RGB")
-        if self._resize:
-            height, width = self._size
-            upright = upright.resize((width, height), Image.Resampling.BILINEAR)
-        return np.asarray(upright)
+        data = self._storage.read_new(join(self._folder, name))
+        return decode_image(data, self._size if self._resize else None)
 
     def id_of(self, index: int) -> str:
         """Return the path relative to the folder, with `/`."""
@@ -120,11 +117,11 @@ class ImageFolderSource:
         }
 
 
-def _common_size(folder: Path, names: Iterable[str]) -> tuple[int, int]:
+def _common_size(storage: Storage, folder: str, names: Iterable[str]) -> tuple[int, int]:
     """Return (height, width) of all images; one whose header cannot be read fails later, at its own sample."""
     first: tuple[str, tuple[int, int]] | None = None
     for name in names:
-        size = _size_of(folder / name)
+        size = _size_of(storage, join(folder, name))
         if size is None:
             continue
         if first is None:
@@ -140,11 +137,11 @@ def _common_size(folder: Path, names: Iterable[str]) -> tuple[int, int]:
     return first[1]
 
 
-def _size_of(path: Path) -> tuple[int, int] | None:
+def _size_of(storage: Storage, location: str) -> tuple[int, int] | None:
     try:
-        with Image.open(path) as image:
+        with storage.open(location) as file, Image.open(file) as image:
             width, height = image.size
-            turned = image.getexif().get(_ORIENTATION) in _TRANSPOSING
+            turned = image.getexif().get(ORIENTATION) in _TRANSPOSING
     except Exception:  # noqa: BLE001 - a decoder raises anything on a damaged file; its own sample says it
         return None
     return (width, height) if turned else (height, width)

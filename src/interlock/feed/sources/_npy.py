@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import weakref
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -13,10 +11,11 @@ import numpy.typing as npt
 from interlock.errors import SampleError, SourceError
 from interlock.feed.sources._digest import digest_file
 from interlock.feed.sources._runs import runs
+from interlock.feed.sources._storage import Storage, as_location
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
-    from pathlib import Path
     from typing import BinaryIO
 
 _NUMBERS = "biufc"
@@ -29,34 +28,33 @@ class NpySource:
     The file is read, never mapped: one that shrinks meanwhile fails at its sample and does not kill the process.
 
     Args:
-        path: A `.npy` file in C order, of numbers, with at least one axis and one row.
+        path: A `.npy` file, or a url of one, in C order, of numbers, with at least one axis and one row.
 
     Raises:
         SourceError: It is not.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = as_location(path)
+        self._storage = Storage()
         try:
-            with path.open("rb") as file:
-                shape, fortran, dtype = _read_header(file, path)
+            present = self._storage.stamp(self._path).size_bytes
+            with self._storage.open(self._path) as file:
+                shape, fortran, dtype = _read_header(file, self._path)
                 self._start_bytes = file.tell()
-                self._descriptor = os.dup(file.fileno())
         except OSError as error:
             raise SourceError(
                 f"cannot read {path}", why=error.strerror or str(error), hint="check its permissions"
             ) from error
-        weakref.finalize(self, os.close, self._descriptor)
-        _check(path, shape, dtype, fortran=fortran)
+        _check(self._path, shape, dtype, fortran=fortran)
         self._shape = shape[1:]
         self._rows = shape[0]
         self._dtype = dtype.newbyteorder("=")
         self._swapped = not dtype.isnative
         self._row_bytes = math.prod(self._shape) * dtype.itemsize
-        self._check_size()
+        self._check_size(present - self._start_bytes)
 
-    def _check_size(self) -> None:
-        present = os.fstat(self._descriptor).st_size - self._start_bytes
+    def _check_size(self, present: int) -> None:
         if present < self._rows * self._row_bytes:
             raise SourceError(
                 f"{self._path} is cut short",
@@ -65,7 +63,7 @@ class NpySource:
             )
 
     def __repr__(self) -> str:
-        return f"NpySource({str(self._path)!r}, rows={self._rows}, shape={self._shape}, dtype={self._dtype})"
+        return f"NpySource({self._path!r}, rows={self._rows}, shape={self._shape}, dtype={self._dtype})"
 
     def __len__(self) -> int:
         return self._rows
@@ -114,7 +112,7 @@ class NpySource:
         done = 0
         while done < len(view):
             try:
-                count = os.preadv(self._descriptor, [view[done:]], offset + done)
+                count = self._storage.read_into(self._path, offset + done, view[done:])
             except OSError as error:
                 raise self._failure(index + done // self._row_bytes, error.strerror or str(error)) from error
             if count == 0:
@@ -129,7 +127,7 @@ class NpySource:
         )
 
 
-def _read_header(file: BinaryIO, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(file: BinaryIO, path: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         version = np.lib.format.read_magic(file)
         if version == (1, 0):
@@ -145,7 +143,7 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[tuple[int, ...], bool, np.
     )
 
 
-def _check(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool) -> None:
+def _check(path: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool) -> None:
     if dtype.kind == "O":
         raise SourceError(
             f"{path} has dtype object",

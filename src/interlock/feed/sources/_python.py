@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from interlock._core._protocols import Source, SupportsIds, SupportsReadInto
+from interlock._core._protocols import Source, SupportsChunks, SupportsIds, SupportsReadInto
 from interlock.errors import SourceError, UsageError
 from interlock.frameworks import framework_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
 
@@ -151,11 +151,12 @@ class PythonSource:
         inner: The source.
         loaded: Where it came from.
 
-    `id_of` and `read_into` are there if the source has them.
+    `id_of`, `read_into` and `chunk_starts` are there if the source has them.
     """
 
     id_of: Callable[[int], int | str]
     read_into: Callable[..., None]
+    chunk_starts: Callable[[], Sequence[int]]
 
     def __init__(self, inner: Source, loaded: LoadedObject) -> None:
         self._inner = inner
@@ -165,6 +166,8 @@ class PythonSource:
             self.id_of = inner.id_of
         if isinstance(inner, SupportsReadInto):
             self.read_into = inner.read_into
+        if isinstance(inner, SupportsChunks):
+            self.chunk_starts = inner.chunk_starts
 
     def __repr__(self) -> str:
         return f"PythonSource({self._loaded.name}: {type(self._inner).__name__}, rows={len(self)})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -10,11 +12,13 @@ from typing import TYPE_CHECKING, Any, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from interlock.errors import SampleError
 from interlock.feed.sources._columns import Column, decode
+from interlock.feed.sources._runs import runs
+from interlock.feed.sources._storage import Storage, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -27,12 +31,12 @@ class RowGroup:
     """Where rows are.
 
     Attributes:
-        path: The file.
+        path: The file, or its url.
         number: Of the row group in the file.
         rows: Its rows.
     """
 
-    path: Path
+    path: str
     number: int
     rows: int
 
@@ -62,10 +66,15 @@ class DecodedGroup:
         return sum(array.nbytes for array in self.arrays.values())
 
 
+def open_parquet(location: str) -> Any:
+    """Return the open `ParquetFile` at a path or url; close it."""
+    return pq.ParquetFile(Storage().open(location) if is_url(location) else location)
+
+
 def read_group(group: RowGroup, columns: Sequence[Column]) -> DecodedGroup:
     """Read and decode a row group; never raises for what the file does."""
     try:
-        with pq.ParquetFile(group.path) as file:
+        with open_parquet(group.path) as file:
             table = file.read_row_group(group.number, columns=[one.name for one in columns], use_threads=False)
         if table.num_rows != group.rows:
             return DecodedGroup(failure=f"{group.path} changed while it was read")
@@ -81,18 +90,23 @@ def read_group(group: RowGroup, columns: Sequence[Column]) -> DecodedGroup:
 
 @final
 class GroupCache:
-    """The row groups used last, at most 8 and about 512 MiB of them. Safe on any number of threads.
+    """The row groups used last, at most `count` and about 512 MiB of them. Safe on any number of threads.
 
     Args:
         read: Decodes a group by its number.
+        count: How many are kept.
 
     Blocks: a thread that wants a group which another one is decoding waits for it.
     """
 
-    def __init__(self, read: Callable[[int], DecodedGroup]) -> None:
+    def __init__(self, read: Callable[[int], DecodedGroup], count: int = _KEPT_COUNT) -> None:
         self._read = read
+        self._count = count
         self._lock = threading.Lock()
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[GroupCache], tuple[Callable[[int], DecodedGroup], int]]:
+        return GroupCache, (self._read, self._count)  # what is kept stays here
 
     def get(self, number: int) -> DecodedGroup:
         """Return a group, decoding it if it is not kept."""
@@ -110,7 +124,7 @@ class GroupCache:
         with self._lock:
             groups = [entry.group for entry in self._entries.values()]
             nbytes = sum(group.nbytes for group in groups if group is not None)
-            while len(self._entries) > 1 and (len(self._entries) > _KEPT_COUNT or nbytes > _KEPT_BYTES):
+            while len(self._entries) > 1 and (len(self._entries) > self._count or nbytes > _KEPT_BYTES):
                 _, oldest = self._entries.popitem(last=False)
                 nbytes -= oldest.group.nbytes if oldest.group is not None else 0
 
@@ -122,3 +136,83 @@ class _Entry:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.group: DecodedGroup | None = None
+
+
+@final
+class GroupedRows:
+    """The rows of all groups, by their number: what a source over columns reads.
+
+    Args:
+        label: The file or folder, for messages.
+        counts: Rows of each group, none of them 0.
+        columns: What makes a sample; one is an array, several are a dict.
+        read: Decodes a group by its number.
+        kept: How many groups are kept.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        counts: Sequence[int],
+        columns: Sequence[Column],
+        read: Callable[[int], DecodedGroup],
+        kept: int = _KEPT_COUNT,
+    ) -> None:
+        self.starts = list(itertools.accumulate(counts, initial=0))
+        """First row of each group, and the number of rows."""
+        self.columns = columns
+        self._label = label
+        self._cache = GroupCache(read, kept)
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def row(self, index: int) -> Any:
+        """Return one row.
+
+        Raises:
+            IndexError: There is no such row.
+            SampleError: It cannot be read, has a null, or a list of another length than the first row's.
+        """
+        group, position = self._locate(index)
+        values = {one.name: group.arrays[one.name][position] for one in self.columns}
+        return values if len(values) > 1 else values[self.columns[0].name]
+
+    def read_into(self, indices: Sequence[int], out: Any) -> None:
+        """Read rows `indices` into `out`, each run of neighbours in one copy.
+
+        Args:
+            indices: Row numbers.
+            out: An array, or a dict of them; first axis `len(indices)`.
+
+        Raises:
+            IndexError: There is no such row.
+            SampleError: As `row` does.
+
+        Copies: once, from the decoded group into `out`.
+        """
+        targets = out if len(self.columns) > 1 else {self.columns[0].name: out}
+        for start, stop, first in runs(indices):
+            done = start
+            while done < stop:
+                group, position = self._locate(first + done - start)
+                count = min(stop - done, group.rows - position)
+                for step in range(count if group.bad else 0):
+                    self._locate(first + done - start + step)  # raises for the first bad row
+                for name, array in group.arrays.items():
+                    targets[name][done : done + count] = array[position : position + count]
+                done += count
+
+    def _locate(self, index: int) -> tuple[DecodedGroup, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number = bisect.bisect_right(self.starts, index) - 1
+        group = self._cache.get(number)
+        position = index - self.starts[number]
+        what = f"cannot read row {index} of {self._label}"
+        if group.failure:
+            raise SampleError(what, index=index, why=group.failure, hint="write the file again")
+        if position in group.bad:
+            hint = "fill or drop it, or choose other columns with --columns"
+            raise SampleError(what, index=index, why=group.bad[position], hint=hint)
+        return group, position
