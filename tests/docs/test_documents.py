@@ -26,7 +26,10 @@ def test_a_program_in_a_document_runs(document, number, block, capsys):
         assert capsys.readouterr().out == "b'\\xff\\xff\\xff\\xff'\nb'\\x01\\x02\\x03\\x04'\n"
 
 
-@pytest.mark.parametrize("module", ["interlock.feed._feed", "interlock.feed._prefetch", "interlock.drain._drain"])
+@pytest.mark.parametrize(
+    "module",
+    ["interlock.feed._feed", "interlock.feed._tolerance", "interlock.feed._prefetch", "interlock.drain._drain"],
+)
 def test_the_examples_in_docstrings_are_true(module):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

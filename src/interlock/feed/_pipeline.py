@@ -166,8 +166,9 @@ class Pipeline:
         """Return why the pass ends at a batch. What failed in it counts unless something else ended it."""
         if cause is None or isinstance(cause, SampleError):
             tally = self._tally
-            tally.failed += len(work.errors)
-            tally.substituted += sum(one.substitute is not None for one in work.errors)
+            if work.errors:
+                tally.failed += len(work.errors)
+                tally.substituted += sum(one.substitute is not None for one in work.errors)
             tally.retried += work.retried
             try:
                 self._judge(work)

@@ -207,13 +207,14 @@ class SampleReader:
     def _run_each(self, work: Work, rows: range, memory: Callable[[int], SlotMemory]) -> None:
         """Make rows one by one. Each sample is copied before the next is asked for, so a source may recycle memory."""
         clock, fetch, layout = time.perf_counter, self._fetch, work.layout
+        stopped = self._stop.is_set
         views = work.views(memory) if layout is not None else []
         fetch_s = copy_s = 0.0
         errors: list[Bad] = []
         done = clock()
         for row in rows:
             position = work.start + row
-            if self._stop.is_set() or (self._total is not None and position >= self._total):
+            if stopped() or (self._total is not None and position >= self._total):
                 break
             began = fetched = done
             try:

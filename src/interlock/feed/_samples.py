@@ -102,7 +102,7 @@ class MapSamples:
         Raises:
             SourceError: The source has fewer samples than it said, or no such sample.
         """
-        return self.fetch_index(self.index_at(position))
+        return self.fetch_index(int(self._order[position]))
 
     def fetch_index(self, index: int) -> Any:
         """Return the sample with an index.

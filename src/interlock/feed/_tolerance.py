@@ -34,7 +34,8 @@ class Tolerance:
             the epoch's order that can be read, of the 16 that follow; after the last comes the first. Which one that is
             depends on the seed, the epoch and the position only, so it is the same on every rank and in every run.
         attempts: How often a sample is asked for before it counts as bad.
-        pause_s: Wait before the second attempt; it is twice as long before each further one. Closing the feed ends it.
+        pause_s: Wait before the second attempt; it is twice as long before each further one. Closing the feed ends that
+            of a worker.
         most: Most bad samples in an epoch; one more ends it. None for any number.
         highest_rate: Highest share of bad samples among those that came so far in the epoch. None for any.
         rate_after: Samples that must have come before the share counts, or all of a shorter epoch.

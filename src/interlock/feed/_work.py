@@ -149,7 +149,7 @@ class Work:
     @property
     def rows_seen(self) -> int:
         """Rows that the batch has, and those that are left out of it."""
-        return self.rows + sum(one.substitute is None for one in self.errors)
+        return self.rows + (sum(one.substitute is None for one in self.errors) if self.errors else 0)
 
     def count(self, fetch_s: float, copy_s: float, errors: list[Bad]) -> None:
         """Add what one piece took, and which samples in it failed."""
