@@ -79,6 +79,7 @@ def test_a_gate_may_be_closed_while_another_is(device: Device):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:os.fork", "ignore::pytest.PytestUnraisableExceptionWarning")  # JAX, if it is loaded
 def test_a_child_of_a_fork_does_not_open_its_parent_s_gate(device: Device):
     with gate(device.stream("one"), device=device) as held:
         fence = device.record(device.stream("one"))
