@@ -23,7 +23,8 @@ class FeedStatistics:
         fetch_s: Seconds in the source, summed over workers.
         copy_s: Seconds of copying samples into slots, summed over workers. A source that writes into the slot by itself
             counts as `fetch_s`.
-        host_syncs: How often the host waited for a device. Zero where the device is the host.
+        host_syncs: How often the host waited for a device so that a batch could be handed over. Zero where the device
+            is the host. A consumer that is faster than the link waits for slots, which is in `wait_slot_s`.
         slots: Slots made.
         slots_lent: Slots whose batch is still in use.
         slot_bytes: Memory of all slots.
