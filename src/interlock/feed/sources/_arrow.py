@@ -65,12 +65,12 @@ class ArrowSource:
         for path, table in zip(self._paths, tables, strict=True):
             check_agrees(path, table.schema(), self._paths[0], schema, [*names, *([id_column] if id_column else [])])
         self._id_column = id_column
-        self._ids = None
+        ids = None
         if id_column is not None:
-            self._ids = joined_ids(label, id_column, [table.column(id_column) for table in tables])
+            ids = joined_ids(label, id_column, [table.column(id_column) for table in tables])
         described = [_describe(label, schema.field(name), batches) for name in names]
         read = functools.partial(_read_batch, [(table, number) for table, number, _ in batches], described)
-        self._rows = GroupedRows(label, [rows for _, _, rows in batches], described, read, _KEPT_BATCHES)
+        self._rows = GroupedRows(label, [rows for _, _, rows in batches], described, ids, read, _KEPT_BATCHES)
 
     def __repr__(self) -> str:
         return f"ArrowSource({self._paths!r}, rows={len(self)}, columns={[one.name for one in self._rows.columns]})"
@@ -100,10 +100,7 @@ class ArrowSource:
 
     def id_of(self, index: int) -> int | str:
         """Return the value of the id column, or the row number."""
-        if self._ids is None:
-            return index
-        value: int | str = self._ids[index].as_py()
-        return value
+        return self._rows.id_of(index)
 
     def chunk_starts(self) -> list[int]:
         """Return the first row of each record batch."""
@@ -115,7 +112,7 @@ class ArrowSource:
         return {
             "kind": "arrow",
             "rows": len(self),
-            "columns": [f"{one.name}: {one.dtype}{list(one.shape)}" for one in self._rows.columns],
+            "columns": self._rows.described,
             "id_column": self._id_column,
             "content": hashlib.sha256(content.encode()).hexdigest(),
         }

@@ -55,10 +55,10 @@ class ParquetSource:
         for file, (_, other) in zip(files, footers, strict=True):
             check_agrees(file, other, files[0], schema, used)
         self._id_column = id_column
-        self._ids = None if id_column is None else _read_ids(self._path, files, id_column)
+        ids = None if id_column is None else _read_ids(self._path, files, id_column)
         described = [self._describe(schema.field(name)) for name in names]
         read = functools.partial(_read_nth, self._groups, described)
-        self._rows = GroupedRows(self._path, [group.rows for group in self._groups], described, read)
+        self._rows = GroupedRows(self._path, [group.rows for group in self._groups], described, ids, read)
 
     def __repr__(self) -> str:
         return f"ParquetSource({self._path!r}, rows={len(self)}, columns={[one.name for one in self._rows.columns]})"
@@ -92,17 +92,14 @@ class ParquetSource:
 
     def id_of(self, index: int) -> int | str:
         """Return the value of the id column, or the row number."""
-        if self._ids is None:
-            return index
-        value: int | str = self._ids[index].as_py()
-        return value
+        return self._rows.id_of(index)
 
     def fingerprint(self) -> dict[str, Any]:
         """Rows, columns, id column, and a digest of names, sizes and sampled blocks of the files, footers included."""
         return {
             "kind": "parquet",
             "rows": len(self),
-            "columns": [f"{one.name}: {one.dtype}{list(one.shape)}" for one in self._rows.columns],
+            "columns": self._rows.described,
             "id_column": self._id_column,
             "content": digest_files(self._path, self._names) if self._names else digest_file(self._path),
         }

@@ -1,4 +1,4 @@
-"""Row groups of Parquet files: where they are, decoded, and the few that are kept."""
+"""Rows that come in groups, decoded a group at a time and the few used last kept; and row groups of Parquet files."""
 
 from __future__ import annotations
 
@@ -146,6 +146,7 @@ class GroupedRows:
         label: The file or folder, for messages.
         counts: Rows of each group, none of them 0.
         columns: What makes a sample; one is an array, several are a dict.
+        ids: What names the rows, as an Arrow array; None for their numbers.
         read: Decodes a group by its number.
         kept: How many groups are kept.
     """
@@ -155,17 +156,31 @@ class GroupedRows:
         label: str,
         counts: Sequence[int],
         columns: Sequence[Column],
+        ids: Any,
         read: Callable[[int], DecodedGroup],
         kept: int = _KEPT_COUNT,
     ) -> None:
         self.starts = list(itertools.accumulate(counts, initial=0))
         """First row of each group, and the number of rows."""
         self.columns = columns
+        self._ids = ids
         self._label = label
         self._cache = GroupCache(read, kept)
 
     def __len__(self) -> int:
         return self.starts[-1]
+
+    @property
+    def described(self) -> list[str]:
+        """Name, dtype and row shape of each column, for fingerprints."""
+        return [f"{one.name}: {one.dtype}{list(one.shape)}" for one in self.columns]
+
+    def id_of(self, index: int) -> int | str:
+        """Return the id of a row."""
+        if self._ids is None:
+            return index
+        value: int | str = self._ids[index].as_py()
+        return value
 
     def row(self, index: int) -> Any:
         """Return one row.
