@@ -58,7 +58,7 @@ class Returned:
         """
         blocks: list[Any] = []
         others: list[Any] = []
-        handles: set[int] = set()
+        streams: dict[int, Any] = {}  # held until they are recorded: this may be all that keeps them from being destroyed
         while self.blocks:
             try:
                 block, use = self.blocks.popleft()
@@ -69,9 +69,9 @@ class Returned:
                 continue
             blocks.append(block)
             if use is not None:
-                handles.add(use.stream.ptr)
+                streams[use.stream.ptr] = use.stream
         self.blocks.extend(others)
-        for handle in handles:
+        for handle in streams:
             device.wait(copying, device.record(device.adopt(handle)))
         blocks.clear()
 
