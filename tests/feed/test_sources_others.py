@@ -230,7 +230,8 @@ def test_the_fingerprint_of_records_follows_their_bytes(array_record, records):
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "array_record", None)
+    for name in {"array_record", *(name for name in sys.modules if name.startswith("array_record."))}:
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "interlock.feed.sources._array_record", raising=False)
     with pytest.raises(UsageError, match=r"pip install 'interlock\[array-record\]'"):
         _ = sources.ArrayRecordSource
