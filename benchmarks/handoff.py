@@ -61,7 +61,7 @@ class NullReader:
 
     def finish(self, work: Work, memory: Callable[[int], Any]) -> None:  # noqa: ARG002 - part of the protocol
         """As in `Reader`."""
-        work.trim = work.rows
+        work.trim = (work.rows,)
 
     def stop(self) -> None:
         """As in `Reader`."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 PACKAGES = (
     *("interlock", "numpy", "torch", "jax", "cuda-core", "cuda-bindings"),
-    *("pytorch-lightning", "spdl-core", "nvidia-dali-cuda130"),
+    *("pytorch-lightning", "spdl-core", "nvidia-dali-cuda130", "grain", "torchdata", "simplejpeg", "pillow"),
 )
 WIDTH = 118
 SLOW_SHARE = 10

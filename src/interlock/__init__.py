@@ -13,17 +13,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from interlock.drain import Drain, Ticket
     from interlock.errors import InterlockError
-    from interlock.feed import Feed, SampleInfo, Shard, prefetch
+    from interlock.feed import Feed, Offsets, Padded, SampleInfo, Shard, Stage, prefetch
     from interlock.tracing import trace
 
-__all__ = ["Drain", "Feed", "InterlockError", "SampleInfo", "Shard", "Ticket", "prefetch", "trace"]
+__all__ = [
+    "Drain",
+    "Feed",
+    "InterlockError",
+    "Offsets",
+    "Padded",
+    "SampleInfo",
+    "Shard",
+    "Stage",
+    "Ticket",
+    "prefetch",
+    "trace",
+]
 
 _HOME = {
     "Drain": "interlock.drain",
     "Feed": "interlock.feed",
     "InterlockError": "interlock.errors",
+    "Offsets": "interlock.feed",
+    "Padded": "interlock.feed",
     "SampleInfo": "interlock.feed",
     "Shard": "interlock.feed",
+    "Stage": "interlock.feed",
     "Ticket": "interlock.drain",
     "prefetch": "interlock.feed",
     "trace": "interlock.tracing",

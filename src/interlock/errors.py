@@ -9,6 +9,7 @@
     │   └── SinkConflictError the sink holds something else, or was written under other conditions
     ├── PeerError             code or storage that we were handed failed
     │   ├── SampleError       the source failed at one sample; carries its index
+    │   ├── WorkerError       what a source or a stage raised in a worker process
     │   ├── ModelError        the model failed, or returned something that does not fit its batch
     │   └── SinkError         writing failed (full disk, no permission, an encoder)
     ├── DeviceError           a device refused or lost work; every fence behind it fails with this cause
@@ -38,6 +39,7 @@ __all__ = [
     "SinkError",
     "SourceError",
     "UsageError",
+    "WorkerError",
 ]
 
 
@@ -104,6 +106,22 @@ class SampleError(PeerError):
     def __init__(self, what: str, *, index: int, why: str = "", hint: str = "") -> None:
         super().__init__(what, why=why, hint=hint)
         self.index = index
+
+
+class WorkerError(PeerError):
+    """What a source or a stage raised in a worker process; its traceback there is a note on this exception.
+
+    Args:
+        kind: Name of the type of exception.
+        message: Its text.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(kind, why=message)
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.why}"
 
 
 class ModelError(PeerError):

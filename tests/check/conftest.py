@@ -1,13 +1,18 @@
-"""Hand-made reports over a real source file, so that renderers are tested without running anything."""
+"""Hand-made reports over a real source file, so that renderers are tested without running anything; and a watcher."""
 
 from __future__ import annotations
 
+import linecache
 import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from interlock._core import _events
+from interlock.check import _watch
+from interlock.check._explain import explain
+from interlock.check._hazards import Fold
 from interlock.check._model import CODES, Hazard, Place, Report, ScheduleRun
 
 PROGRAM = '''\
@@ -91,3 +96,25 @@ class Maker:
 @pytest.fixture
 def made(tmp_path):
     return Maker(tmp_path)
+
+
+def _findings(program):
+    """Return what is found in `program`: kind, and the text of the two lines."""
+    fold = Fold()
+    remove = _events.observe(fold.add)
+    try:
+        with _watch.activate():
+            program()
+    finally:
+        remove()
+    hazards = [explain(finding, witness=None, replay="") for finding in fold.findings]
+    return {
+        (hazard.kind, *(linecache.getline(place.file, place.line).strip() for place in hazard.accesses))
+        for hazard in hazards
+    }
+
+
+@pytest.fixture
+def findings():
+    """Runs a program under the watchers, as `_findings` says."""
+    return _findings

@@ -82,3 +82,12 @@ def test_a_key_that_is_no_string_is_refused_by_name():
 def test_two_leaves_of_one_name_are_refused_so_that_no_column_hides_another(tree: Any):
     with pytest.raises(UsageError, match="two parts of a sample would be called 'a"):
         flatten(tree)[1].names()
+
+
+@PROPERTY
+@given(TREES, TREES)
+def test_the_leaves_of_a_tree_are_had_without_its_structure_if_that_is_known(one: Any, other: Any):
+    leaves, structure = flatten(one)
+    assert structure.leaves_of(one) == leaves
+    found, of_other = flatten(other)
+    assert structure.leaves_of(other) == (found if of_other == structure else None)

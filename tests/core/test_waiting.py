@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
+import signal
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -257,3 +259,23 @@ def test_finalisers_may_post_while_the_owner_is_inside_take():
     while (message := inbox.take_nowait()) is not None:
         seen.add(message)
     assert seen == set(range(3000))
+
+
+def test_a_signal_that_did_not_end_the_sleep_is_seen_soon():
+    """The interpreter notes a signal on whatever thread it comes; only the main thread, once awake, calls handlers."""
+    inbox: Inbox[str] = Inbox()
+    before = signal.signal(signal.SIGUSR1, lambda number, _: inbox.post(signal.Signals(number).name))
+    main = threading.get_ident()
+
+    def signal_here():
+        while sys._current_frames()[main].f_code.co_name != "wait_take":
+            time.sleep(0.001)
+        signal.raise_signal(signal.SIGUSR1)
+
+    thread = threading.Thread(target=signal_here)
+    try:
+        thread.start()
+        assert inbox.wait_take(10.0) == "SIGUSR1"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        thread.join()

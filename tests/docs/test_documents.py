@@ -28,7 +28,13 @@ def test_a_program_in_a_document_runs(document, number, block, capsys):
 
 @pytest.mark.parametrize(
     "module",
-    ["interlock.feed._feed", "interlock.feed._tolerance", "interlock.feed._prefetch", "interlock.drain._drain"],
+    [
+        "interlock.feed._feed",
+        "interlock.feed._stages",
+        "interlock.feed._tolerance",
+        "interlock.feed._prefetch",
+        "interlock.drain._drain",
+    ],
 )
 def test_the_examples_in_docstrings_are_true(module):
     with warnings.catch_warnings():

@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from interlock.feed import Failure, FeedStatistics, Tolerance, _readers, _tolerance
+from interlock.feed import Failure, FeedStatistics, Tolerance, _failures, _readers, _tolerance
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def test_its_numbers_are_those_of_the_code():
     words = " ".join(TEXT.split())
     assert f"at most {_tolerance.MOST_LISTED:,} entries" in words
     assert f"of the {_readers._MOST_SUBSTITUTES} that follow" in words
-    assert f"at most {_readers._LONGEST_REASON} characters" in words
+    assert f"at most {_failures._LONGEST_REASON} characters" in words
     assert f"({Tolerance().rate_after} if you say nothing)" in words
 
 

@@ -355,6 +355,7 @@ def test_the_ledger_is_there_from_the_start_and_grows_with_what_was_consumed(tmp
             "substitute_index": 2,
             "substitute_id": "xx",
             "epoch": 0,
+            "stage": "read",
         }
     ]
     later = Feed(Named(8, bad=[1, 6]), batch_size=4, on_error=tolerance)

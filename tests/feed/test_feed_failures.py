@@ -5,7 +5,9 @@ Twins on a real one: tests/gpu/test_failures.py.
 
 from __future__ import annotations
 
-from typing import Literal
+import sys
+import threading
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from interlock import Feed
 from interlock.devices import SimulatedDevice
 from interlock.errors import BoundError, DeviceError
+from interlock.feed._iteration import BatchIterator
 from interlock.feed._staging import Staging
 from interlock.testing import gate
 
@@ -120,3 +123,49 @@ def test_an_interrupt_between_two_steps_leaves_no_slot_behind(monkeypatch: pytes
 
 def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_feed_may_be_closed_from_inside_its_own_next(workers: int, monkeypatch: pytest.MonkeyPatch):
+    """As by a signal's handler, or by a source that is read on the consumer's thread."""
+    feed = Feed(DATA, batch_size=4, workers=workers)
+    hand_over = Staging.hand_over
+
+    def closing(staging, work):
+        if work.number == 1:
+            feed.close()
+        return hand_over(staging, work)
+
+    monkeypatch.setattr(Staging, "hand_over", closing)
+    kept = list(feed)
+    assert [int(batch[0, 0]) for batch in kept] == [0, 4]
+    assert [int(batch[0, 0]) for batch in feed] == [0, 4]  # and read again
+
+
+@pytest.mark.parametrize("line", range(1, 10))
+def test_a_signal_s_handler_may_close_a_pass_wherever_its_next_is(line: int):
+    feed = Feed(DATA, batch_size=4, workers=0)
+    given: list[Any] = []
+    batches, lines = iter(feed), 0
+
+    def handle(frame: Any, event: str, _: Any) -> Any:
+        nonlocal lines
+        if frame.f_code is not BatchIterator.__next__.__code__:
+            return None
+        lines += event == "line"
+        if event == "line" and lines == line:
+            batches.close()
+        return handle
+
+    def read() -> None:
+        sys.settrace(handle)
+        given.extend(batches)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert len(given) <= 2
+    assert len(feed._passes._spare) == 1
+    assert [int(batch[0, 0]) for batch in feed] == list(range(0, 64, 4))
+    assert feed.statistics().batches == len(given) + 16

@@ -367,6 +367,13 @@ def test_a_file_named_like_a_module_does_not_take_its_place(tmp_path):
     assert statistics.mean([1, 3]) == 2
 
 
+def test_a_file_that_the_path_finds_too_keeps_its_name_so_that_worker_processes_find_it(tmp_path, monkeypatch):
+    path = tmp_path / "found_by_the_path.py"
+    path.write_text("def values(): return [1]\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert load_object(f"{path}:values").value.__module__ == "found_by_the_path"
+
+
 def test_modules_are_found_from_the_current_folder(tmp_path, monkeypatch):
     _module(tmp_path, "values = [1, 2]", name="here_7351.py")
     monkeypatch.chdir(tmp_path)

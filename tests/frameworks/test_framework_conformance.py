@@ -55,7 +55,6 @@ class TestTorch(FrameworkConformance):
 
     def not_exportable(self) -> list[Any]:
         return [
-            torch.ones(2, dtype=torch.bfloat16),
             torch.ones(2, 2).to_sparse(),
             torch.ones(2, device="meta"),
         ]
@@ -63,6 +62,12 @@ class TestTorch(FrameworkConformance):
     def test_an_export_takes_the_value_out_of_the_graph(self, framework: Framework):
         tensor = (torch.ones(3, requires_grad=True) * 2).conj()
         assert framework.export(tensor, borrow=False).read().tolist() == [2, 2, 2]
+
+    @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+    def test_narrow_floats_are_exported_bit_for_bit(self, framework: Framework, name: str):
+        tensor = torch.arange(-4, 4).reshape(4, 2).t().to(getattr(torch, name))
+        array = framework.export(tensor, borrow=False).read()
+        assert (array.dtype.name, array.astype(np.float32).tolist()) == (name, tensor.float().tolist())
 
     def test_lazy_conjugates_and_negatives_are_resolved(self, framework: Framework):
         tensor = torch.tensor([1 + 2j, 3 - 1j])

@@ -79,6 +79,18 @@ def test_few_workers_have_names_and_many_are_thin():
     assert [lane.title for lane in thin] == ["", "", "4 workers", ""]
 
 
+def test_workers_of_stages_are_rows_of_their_own_in_the_order_in_which_a_sample_passes():
+    def track(name, start_ms):
+        return Track("host", f"interlock-feed-{name}", [Bar("fill", start_ms, start_ms + 5, 0, 0, "feed 1")])
+
+    names = ["augment-0", "zoom-in-1", "zoom-in-0", "0", "1"]
+    starts = {"0": 0.0, "1": 0.0, "zoom-in-0": 1.0, "zoom-in-1": 2.0, "augment-0": 3.0}
+    recording = Recording([track(name, starts[name]) for name in names], 0)
+    lanes = lanes_of(recording, Window(0, 10))
+    assert [lane.title for lane in lanes] == ["worker 0", "worker 1", "zoom-in 0", "zoom-in 1", "augment 0"]
+    assert [lane.title for lane in with_crew(lanes)] == ["", "2 workers", "", "2 zoom-in", "augment"]
+
+
 def test_other_threads_go_by_their_names():
     recording = Recording([Track("host", "Thread-3 (load)", [bar("read", 0, 1)])], 0)
     assert [lane.title for lane in lanes_of(recording, Window(0, 1))] == ["Thread-3 (load)"]

@@ -491,7 +491,12 @@ def test_nothing_is_reported_and_no_time_taken_while_nobody_listens(monkeypatch:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError
 
-    for name in ("interlock.feed._pipeline", "interlock.drain._spans", "interlock._core._spans"):
+    for name in (
+        "interlock.feed._pipeline",
+        "interlock.feed._crew",
+        "interlock.drain._spans",
+        "interlock._core._spans",
+    ):
         monkeypatch.setattr(f"{name}.report", refuse)
         monkeypatch.setattr(f"{name}.Span", refuse)
     with Drain(f"npy:{tmp_path / 'sink'}") as drain:

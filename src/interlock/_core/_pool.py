@@ -35,6 +35,7 @@ class SlotPool:
         budget_bytes: Most staging bytes in all slots together.
         name: Shown in messages.
         mirrored: Whether each slot also needs memory on the device (a feed does; a drain copies from its producer's).
+        shared: Whether other processes map the staging memory.
 
     Attributes:
         budget_bytes: As given.
@@ -42,8 +43,9 @@ class SlotPool:
         idle: Slots that nobody uses, said by who claims them: their memory goes where another slot needs more.
     """
 
-    def __init__(self, device: Device, budget_bytes: int, *, name: str, mirrored: bool) -> None:
+    def __init__(self, device: Device, budget_bytes: int, *, name: str, mirrored: bool, shared: bool = False) -> None:
         self._device = device
+        self._shared = shared
         self._mirrored = mirrored and not device.host_visible
         self._name = name
         self._slots: dict[SlotIndex, SlotMemory] = {}
@@ -74,7 +76,7 @@ class SlotPool:
                     hint="raise budget_bytes, or make batches smaller",
                 )
             self._let_go(slot)
-            staging = self._device.allocate_host(size_bytes)
+            staging = self._device.allocate_host(size_bytes, shared=self._shared)
             device = self._device.allocate(size_bytes) if self._mirrored else staging
             self.allocated_bytes += size_bytes
             self._slots[slot] = SlotMemory(staging, device)

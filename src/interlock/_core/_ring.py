@@ -194,7 +194,7 @@ class Ring:
     def statistics(self) -> RingStatistics:
         """Count the slots by state."""
         counts = dict.fromkeys(LeaseState, 0)
-        for lease in self._open.values():
+        for lease in list(self._open.values()):  # at once: other threads ask for statistics too
             counts[lease.state] += 1
         return RingStatistics(
             slots=len(self._generations),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, final
 
 from interlock.errors import UsageError
@@ -42,6 +43,11 @@ class Structure:
                 )
         return names
 
+    def leaves_of(self, tree: Any) -> list[Any] | None:
+        """Return the leaves of `tree` if it has this structure, else None. Sooner than `flatten` and a comparison."""
+        leaves: list[Any] = []
+        return leaves if _collect(self, tree, leaves) else None
+
     def rebuild(self, leaves: Sequence[Any]) -> Any:
         """Return a tree of this structure with the given leaves."""
         return _rebuild(self, iter(leaves))
@@ -59,6 +65,22 @@ def _names(structure: Structure, prefix: str) -> list[str]:
         for label, child in zip(labels, structure.children, strict=True)
         for name in _names(child, f"{prefix}.{label}" if prefix else label)
     ]
+
+
+def _collect(structure: Structure, tree: Any, leaves: list[Any]) -> bool:
+    if structure.kind is None:
+        leaves.append(tree)
+        return not isinstance(tree, (dict, tuple, list))
+    if type(tree) is not structure.kind:
+        return False
+    parts: Any = tree
+    if isinstance(tree, dict):
+        if tuple(tree) != structure.keys:
+            return False
+        parts = tree.values()
+    elif len(parts) != len(structure.children):
+        return False
+    return all(map(_collect, structure.children, parts, repeat(leaves)))
 
 
 def _rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The command line: `interlock` with `check`, `doctor`, `predict`, `status`, `trace` and `verify`.
+"""The command line: `interlock` with `bench`, `check`, `compact`, `doctor`, `merge`, `predict` and more.
 
 One file a command: parse, call, render. `_exits` alone decides what an error looks like and which exit code it has.
 """
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from interlock.cli._bench import bench
 from interlock.cli._check import check
 from interlock.cli._doctor import doctor
 from interlock.cli._exits import Exit, guarded
+from interlock.cli._merge import compact, merge, resume_plan_of
 from interlock.cli._predict import predict
 from interlock.cli._status import status
 from interlock.cli._trace import trace
@@ -35,9 +37,13 @@ def _commands(context: click.Context) -> int:
     return Exit.DONE
 
 
+_commands.add_command(bench)
 _commands.add_command(check)
+_commands.add_command(compact)
 _commands.add_command(doctor)
+_commands.add_command(merge)
 _commands.add_command(predict)
+_commands.add_command(resume_plan_of)
 _commands.add_command(status)
 _commands.add_command(trace)
 _commands.add_command(verify)

@@ -11,6 +11,7 @@ import click
 from interlock.cli._exits import Exit, say
 from interlock.cli._job import Job, Settings
 from interlock.cli._models import open_model
+from interlock.cli._options import names, rank, size
 from interlock.cli._progress import open_progress
 from interlock.cli._signals import Stop
 from interlock.drain import read_status
@@ -23,26 +24,6 @@ if TYPE_CHECKING:
 
     from interlock.cli._job import Outcome
     from interlock.lowlevel import Source
-
-
-def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """Read `H,W`."""
-    if value is None:
-        return None
-    height, comma, width = (part.strip() for part in value.partition(","))
-    if not (comma and height.isdecimal() and width.isdecimal()):
-        raise click.BadParameter(f"{value!r} is not HEIGHT,WIDTH in pixels, as 224,224", context, parameter)
-    return int(height), int(width)
-
-
-def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    """Read `A,B,C`."""
-    if value is None:
-        return None
-    names = tuple(name.strip() for name in value.split(","))
-    if not all(names):
-        raise click.BadParameter(f"{value!r} names a column without letters", context, parameter)
-    return names
 
 
 _NULL = "null:"
@@ -72,15 +53,21 @@ _POSITIVE = click.IntRange(min=1)
     help="Arrays for a MODEL that does not say which. [default: numpy]",
 )
 @click.option("--limit", type=_POSITIVE, help="Only the first N rows of SOURCE.")
+@click.option(
+    "--rank",
+    metavar="R/N",
+    callback=rank,
+    help="Only the share of rank R of N processes that write to SINK. [default: as torchrun says, else 0/1]",
+)
 @click.option("--restart", is_flag=True, help="Discard what SINK holds.")
 @click.option(
     "--columns",
     metavar="A,B,…",
-    callback=_names,
+    callback=names,
     help="Columns, or extensions in shards, that make a sample. [default: all of numbers]",
 )
 @click.option("--id-column", help="Column that names the rows. [default: the row number]")
-@click.option("--image-size", metavar="H,W", callback=_size, help="Resize images; needed if their sizes differ.")
+@click.option("--image-size", metavar="H,W", callback=size, help="Resize images; needed if their sizes differ.")
 @click.option("--allow-nan", is_flag=True, help="Write rows that hold NaN, in place of counting them as failed.")
 @click.option(
     "--shard-bytes", type=_POSITIVE, default=64 << 20, show_default=True, help="Size at which a shard is committed."
@@ -96,7 +83,8 @@ def predict(model: str, source: str, sink: str, *, as_json: bool, quiet: bool, *
     SOURCE is a .npy file, a folder of images, a Parquet file or folder, an Arrow file (arrow:FILE where its suffix does
     not say so), WebDataset shards (wds:train-{000..146}.tar), the url of one of these, or file.py:NAME.
 
-    SINK is parquet:FOLDER or npy:FOLDER. The same command again goes on where the last one ended.
+    SINK is parquet:FOLDER, arrow:, npy:, safetensors:, zarr: or webdataset:FOLDER. The same command again goes on where
+    the last one ended.
 
     Exit codes: 0 every row is committed, 2 a mistake in the command, 3 rows failed, 130 or 143 interrupted.
     """
@@ -112,6 +100,8 @@ def predict(model: str, source: str, sink: str, *, as_json: bool, quiet: bool, *
     called = open_model(model, options["to"], options["device"])
     fingerprint = {"model": called.fingerprint, "source": rows.fingerprint()}
     settings = Settings(**{name: options[name] for name in Settings.__dataclass_fields__})
+    if settings.rank[1] > 1:
+        say(f"note: rank {settings.rank[0]} of {settings.rank[1]}: this process does its share of the rows")
     asked: Source = rows if options["limit"] is None else Head(rows, options["limit"])
     with Stop() as stop:
         job = Job(asked, called, sink, settings, fingerprint=fingerprint, total=len(rows))

@@ -11,18 +11,22 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import Self
 
-_NOTE = b"\ninterlock: stopping after this batch and committing what is complete; once more stops at once\n"
+_COMMITTING = "stopping after this batch and committing what is complete"
 
 
 @final
 class Stop:
     """Whether a signal asked to stop. Takes the signals while it is entered, on the main thread only.
 
+    Args:
+        doing: What is said after the first signal.
+
     Attributes:
         signal: Number of the first signal, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str = _COMMITTING) -> None:
+        self._note = f"\ninterlock: {doing}; once more stops at once\n".encode()
         self.signal: int | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -47,4 +51,4 @@ class Stop:
         if self.signal is not None:
             os._exit(128 + number)
         self.signal = number
-        os.write(2, _NOTE)  # `print` may be what was interrupted
+        os.write(2, self._note)  # `print` may be what was interrupted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -10,35 +9,51 @@ from interlock._core._handover import Placement
 from interlock._core._protocols import Source, SupportsReadInto
 from interlock.devices import open_device
 from interlock.errors import UsageError
+from interlock.feed._attribution import Setting
+from interlock.feed._auto import decide
+from interlock.feed._explain import explain
 from interlock.feed._iteration import Passes
 from interlock.feed._order import ChunkShuffle, Indices, chunk_edges, digest_of, parse_shuffle
+from interlock.feed._process_errors import refuse_in_a_starting_worker
+from interlock.feed._processes import Remote
+from interlock.feed._processors import one_thread_at_a_time, processors
+from interlock.feed._ragged import ragged_of
 from interlock.feed._readers import SampleReader
+from interlock.feed._report import Report
 from interlock.feed._samples import FunctionSamples, IteratorSamples, MapSamples, Samples, as_source
+from interlock.feed._stages import chain_of
 from interlock.feed._state import Progress, Shard, Share, Terms
+from interlock.feed._together import apart, batches_together
 from interlock.feed._tolerance import Account, Ledger, Tolerance, tolerance_of
+from interlock.feed._workers import workers_of
 from interlock.frameworks import framework_for
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
     from interlock._core._protocols import Device, Framework
+    from interlock.feed._explain import Explanation
     from interlock.feed._iteration import BatchIterator
     from interlock.feed._order import ShuffleQuality
+    from interlock.feed._ragged import Offsets, Padded
+    from interlock.feed._report import Record
+    from interlock.feed._stages import Stage
     from interlock.feed._statistics import FeedStatistics
     from interlock.feed._tolerance import Action
     from interlock.feed._work import Failure, Work
 
-_MOST_DEFAULT_WORKERS = 8
-
 
 @final
 class Feed:
-    """Batches from a source, made ahead by worker threads, in an order that only the seed decides.
+    """Batches from a source, made ahead by threads or processes, in an order that only the seed decides.
 
     Each batch lies in a slot; its arrays are views of the slot, and the slot is written again only when the last of
     them, and for JAX the last computation that reads them, has let go. A batch may be kept as long as you like: it
-    takes its slot out of circulation, and the feed makes another within `budget_bytes`.
+    takes its slot out of circulation, and the feed makes another within `budget_bytes`. Small batches of arrays share a
+    slot with their neighbours, up to 2 MiB in all.
 
     Iterating gives one epoch. `len(feed)` is its number of batches where the source has a length. `state_dict()` says
     how far the consumer is, and a feed of any number of processes and workers goes on from there.
@@ -52,13 +67,33 @@ class Feed:
             - an iterable of samples: read by one thread.
 
             A sample is an array or number, or a dict or tuple of them, nested or not. All samples have the shapes and
-            dtypes of the first.
+            dtypes of the first, but for what `ragged` names.
+
+            A function with a parameter `out` gets `out=None` for the first sample, which fixes shapes and dtypes, and
+            wherever a sample has no place yet. Else it gets writable NumPy arrays, in a tree like a sample: the row of
+            the sample in its slot, with bytes of an earlier batch in it. It fills all of them and returns `out` or
+            None, or returns another sample, which is copied as ever. It must not keep `out`, nor write to it later.
         batch_size: Samples in a batch.
+        ragged: Leaves whose first dimension differs from sample to sample, by dotted name (`""` for the only one), and
+            what becomes of them: `Padded(512)` gives a dict of `values` and `lengths`, `Offsets(512)` one of `values`
+            and `offsets`. Such a leaf may also be a list of numbers.
         to: Whose arrays: `numpy`, `torch`, `jax` or `cupy`; or a `jax.sharding.Sharding`, as a `NamedSharding`: then
             each leaf is one global JAX array, and each shard is copied straight to its device.
         device: `auto` (where the framework puts arrays by default), `host`, `cuda`, `cuda:1`, `simulated:SCHEDULE`, or
             a `Device`.
-        workers: Threads that read samples; 0 reads on the consumer's thread. Default: one per processor, at most 8.
+        stages: Functions that each sample goes through after the source, one behind the other: each takes what the one
+            before returned. A function has one thread of its own, a `Stage` as many as it says; with `workers=0` they
+            are called on the consumer's thread, and worker processes make whole samples. The last one may have a
+            parameter `out`, as a sample function.
+        workers: Who reads samples. Default: a thread per processor, at most 8.
+
+            - a number, `threads` or `threads:4`: so many threads;
+            - `processes` or `processes:4`: so many processes, which write into the slots themselves; for samples by
+              index or of a function, of which each process gets a copy. They run the script once more when they start,
+              so that the loop must be under `if __name__ == "__main__":`;
+            - 0 or `inline`: the thread that iterates;
+            - `auto` or `auto:4`: the first iteration makes a few samples on one thread and on two, which takes half a
+              second at most for quick ones, and chooses one of these; `explain()` says which and why.
         depth: Batches that are made ahead.
         shuffle: Whether each epoch has an order of its own, fixed by `seed` and the number of the epoch:
 
@@ -114,9 +149,11 @@ class Feed:
         source: Any,
         *,
         batch_size: int,
+        ragged: dict[str, Padded | Offsets] | None = None,
         to: Literal["numpy", "torch", "jax", "cupy"] | Any = "numpy",
         device: str | Device = "auto",
-        workers: int | None = None,
+        stages: Sequence[Callable[..., Any] | Stage] = (),
+        workers: int | str | None = None,
         depth: int = 2,
         shuffle: bool | str = False,
         seed: int = 0,
@@ -132,7 +169,6 @@ class Feed:
     ) -> None:
         _require(batch_size >= 1, f"batch_size is {batch_size}", "give at least 1")
         _require(depth >= 1, f"depth is {depth}", "give at least 1")
-        _require(workers is None or workers >= 0, f"workers is {workers}", "give 0 or more")
         _require(seed >= 0, f"seed is {seed}", "give 0 or more")
         self._tolerance = tolerance_of(on_error)
         self._source = as_source(source)
@@ -148,17 +184,25 @@ class Feed:
             "give each process an iterable of its own, and leave out shard",
         )
         _check_tolerance(self._tolerance, by_index=self._by_index, again=not hasattr(self._source, "__iter__"))
+        self._chain = chain_of(stages)
         self._ledger = None if self._tolerance.ledger is None else Ledger(self._tolerance.ledger)
         self._batch_size = batch_size
         self._framework, sharding = framework_for(to)
         placement = Placement(zero_copy, fixed, sharding)
-        self._workers = min(_MOST_DEFAULT_WORKERS, os.cpu_count() or 1) if workers is None else workers
+        name, sharded = self._framework.name, sharding is not None
+        self._ragged = ragged_of(ragged, batch_size, framework=name, fixed=fixed, sharded=sharded)
+        self._workers = workers_of(workers)
+        self.workers_choice = ""
+        """Who reads and why, where `workers` is `auto` and the first iteration has begun; else empty."""
+        if self._workers.kind == "processes":
+            _check_processes(self._source)
         self._depth = depth
         self._seed = seed
         self._drop_last = drop_last
         self._with_ids = ids
         target = open_target(device, self._framework, sharding)
         self._passes = Passes(target, self._framework, budget_bytes, timeout_s, placement, verify=verify)
+        self._share_slots = not (verify or self._ragged or self._chain)
         self.failures: list[Failure] = []
         """Samples that could not be read so far, in the order in which their batches came; the first 100,000. A ledger
         (see `Tolerance`) has them all. The list may be cleared."""
@@ -168,7 +212,9 @@ class Feed:
         self._progress: Progress | None = None
 
     def __repr__(self) -> str:
-        return f"Feed({type(self._source).__name__}, batch_size={self._batch_size}, to={self._framework.name!r})"
+        source, name, workers = type(self._source).__name__, self._framework.name, str(self._workers)
+        workers = f"{workers!r}, by auto" if self.workers_choice else repr(workers)
+        return f"Feed({source}, batch_size={self._batch_size}, to={name!r}, workers={workers})"
 
     def __enter__(self) -> Self:
         return self
@@ -187,34 +233,68 @@ class Feed:
         epoch, first = self.epoch, self._first()
         share = self._share(first) if self._by_index else None
         samples = self._samples(epoch, first) if share is None else self._indexed(epoch, first, share)
-        workers = min(self._workers, 1) if samples.serial else self._workers
+        bulk = isinstance(self._source, SupportsReadInto) and not self._ragged and self._chain is None
+        self._choose_workers(samples, bulk=bulk)
+        remote = self._remote(epoch, first)
+        count = self._workers.count
+        workers = min(count, 1) if samples.serial else count
+        shares = self._share_slots and remote is None
+        together = batches_together(self._source, self._batch_size, self._passes) if shares else 1
         reader = SampleReader(
             samples,
             self._batch_size,
+            together=together,
             workers=workers,
-            bulk=isinstance(self._source, SupportsReadInto),
-            drop_last=self._drop_last,
+            bulk=bulk,
+            drop_last=self._drop_last and together == 1,
             tolerance=self._tolerance,
+            ragged=self._ragged,
+            chain=self._chain,
+            remote=remote,
         )
         progress = Progress(epoch, first, self._batch_size, share)
         account = Account(self._tolerance, self._ledger, self.failures, samples.total)
-        with_ids = self._with_ids
+        with_ids, batch_size, lend = self._with_ids, self._batch_size, self._framework.lend
 
         def present(work: Work, batch: Any) -> Any:
             shown = (reader.ids(work), batch) if with_ids else batch
             progress.consumed(work)
             return shown
 
+        def split(work: Work, batches: Any) -> Iterator[Any]:
+            ids = reader.ids(work) if with_ids else None
+            first = work.number * together
+            for number, (rows, batch) in enumerate(apart(batches, work.rows, batch_size, lend), first + 1):
+                progress.came(number)
+                yield batch if ids is None else (ids[rows], batch)
+
         batches = self._passes.start(
             reader,
             workers=workers,
+            kind="threads" if remote is None else "processes",
             depth=self._depth,
             present=present,
             judge=lambda work: account.take(work.rows_seen, reader.failures(work, epoch)),
             exhausted=progress.exhausted,
+            split=None if together == 1 else split,
         )
         self.epoch, self._progress, self._resume = epoch + 1, progress, (0, 0)
         return batches
+
+    def _choose_workers(self, samples: Samples, *, bulk: bool) -> None:
+        if self._workers.kind == "auto":
+            refuse_in_a_starting_worker()  # whose measurement may differ: then it would run the loop
+            choice = decide(samples, self._source, self._chain, self._workers, self._batch_size, bulk=bulk)
+            self._workers, self.workers_choice = choice.workers, str(choice)
+
+    def _remote(self, epoch: int, first: int) -> Remote | None:
+        if self._workers.kind != "processes":
+            return None
+        refuse_in_a_starting_worker()
+        processes = self._passes.processes(self._workers.count, self._source, self._chain)
+        length = len(self._source) if self._by_index else None
+        number = self._passes.begun + 1
+        return Remote(processes, number, batch_size=self._batch_size, epoch=epoch, first=first, length=length)
 
     def _first(self) -> int:
         """Return the position at which the next pass begins."""
@@ -227,7 +307,7 @@ class Feed:
     def _indexed(self, epoch: int, first: int, share: Share) -> Samples:
         order = self._shuffle.order(len(self._source), self._edges, (self._seed, epoch))
         if order is None and self._shard.world == 1:
-            return MapSamples(self._source, range(first, len(self._source)))
+            return MapSamples(self._source, range(first, first + len(share)))
         return MapSamples(self._source, Indices(order, share))
 
     def _samples(self, epoch: int, first: int) -> Samples:
@@ -307,9 +387,60 @@ class Feed:
         """Return counts since the feed was made; see `FeedStatistics`."""
         return self._passes.statistics()
 
+    def explain(self, since: FeedStatistics | None = None) -> Explanation:
+        """Return why the consumer waits for batches, and what would change that; `str` of it is a few sentences.
+
+        Args:
+            since: Statistics from before; then what was done until then does not count. Default: all that was done.
+
+        Example:
+            >>> import numpy as np
+            >>> feed = Feed(np.arange(6), batch_size=2)
+            >>> _ = next(iter(feed))
+            >>> print(feed.explain())
+            1 batch so far: too few to tell what the consumer waits for.
+        """
+        statistics = self.statistics()
+        setting = Setting(
+            self._batch_size,
+            self._depth,
+            processors(),
+            serial=not self._by_index and hasattr(self._source, "__iter__"),
+            locked=one_thread_at_a_time(),
+            device=self._passes.device.name,
+            chosen=self.workers_choice,
+        )
+        return explain(statistics if since is None else statistics.since(since), setting)
+
+    def report(self, to: str | os.PathLike[str] | Callable[[Record], object], every_s: float = 10.0) -> Report[Feed]:
+        """Tell what the feed does every so often while a `with` block runs, and once more at its end.
+
+        A thread does it, and nothing that goes wrong there ends the block: it is said once in a warning.
+
+        Args:
+            to: A file that gets an object of JSON per line, appended; or a function that is called with each `Record`.
+            every_s: Seconds between records.
+
+        Raises:
+            UsageError: `to` is neither, or a file in no folder; `every_s` is not positive.
+
+        Example:
+            >>> import numpy as np
+            >>> feed = Feed(np.arange(6), batch_size=2)
+            >>> with feed.report(lambda record: print(record.samples, "samples")):
+            ...     batches = list(feed)
+            6 samples
+        """
+        return Report(self, _looked_at, to, every_s)
+
     def close(self) -> None:
         """End all iterations. Batches that were handed over stay valid."""
         self._passes.close()
+
+
+def _looked_at(feed: Feed) -> tuple[FeedStatistics, int]:
+    progress = feed._progress  # noqa: SLF001 - a method of the feed, but one that a thread may keep
+    return feed.statistics(), feed.epoch if progress is None else progress.epoch
 
 
 def open_target(device: str | Device, framework: Framework, sharding: Any = None) -> Device:
@@ -333,6 +464,14 @@ def _shard(shard: Shard | Literal["auto"] | None) -> Shard:
         "use 'auto' or, as in Shard(0, 4), rank of world",
     )
     return shard or Shard()
+
+
+def _check_processes(source: Any) -> None:
+    _require(
+        isinstance(source, Source) or not hasattr(source, "__iter__"),
+        "an iterable cannot be read by worker processes: it is one order that one reader follows",
+        "pass an object with __len__ and __getitem__ or a function of a SampleInfo, or use threads",
+    )
 
 
 def _check_tolerance(tolerance: Tolerance, *, by_index: bool, again: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from interlock._core._tree import LEAF, Structure, flatten
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from interlock._core._protocols import Memory
 
@@ -23,20 +23,22 @@ ALIGNMENT_BYTES = 128
 
 _NUMBER_KINDS = "biufcV"
 """Kinds of dtype with a fixed size and no pointers; V covers bfloat16 and its like, records are refused by name."""
+_OPAQUE = np.dtype("V")
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Layout:
     """All arrays of a batch, packed into one slot so that they cross a link in one copy.
 
     Attributes:
+        ragged: Whether samples may differ in their number of rows; see `RaggedLayout`.
         structure: How the leaves hang together.
         leaves: In leaf order.
         size_bytes: Bytes of a full batch, padding included; at least one.
         rows: Shape and dtype of one row of each leaf.
     """
 
+    ragged: ClassVar[bool] = False
     structure: Structure
     leaves: tuple[Leaf, ...]
     size_bytes: int
@@ -71,10 +73,19 @@ class Layout:
             [(name, (rows, *array.shape), array.dtype) for name, array in zip(names, arrays, strict=True)],
         )
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the leaves of a sample."""
+        return [leaf.name for leaf in self.leaves]
+
     def views(self, memory: Memory) -> list[npt.NDArray[Any]]:
         """Return a writable array per leaf over the slot's memory, for its producer."""
         buffer = memory.view()
         return [np.ndarray(leaf.shape, leaf.dtype, buffer=buffer, offset=leaf.offset_bytes) for leaf in self.leaves]
+
+    def row(self, views: Sequence[npt.NDArray[Any]], position: int) -> list[npt.NDArray[Any]]:
+        """Return a writable array per leaf over row `position`."""
+        return [view[position, ...] for view in views]
 
     def write(self, views: Sequence[npt.NDArray[Any]], position: int, sample: Any) -> None:
         """Write one sample into row `position`.
@@ -85,25 +96,73 @@ class Layout:
         if type(sample) is np.ndarray and self.structure is LEAF and (sample.shape, sample.dtype) == self.rows[0]:
             views[0][position] = sample  # what the rest comes to; threads that copy want to hold the GIL but briefly
             return
-        values, structure = flatten(sample)
-        if structure != self.structure:
+        values = self.structure.leaves_of(sample)
+        if values is None:
+            _, structure = flatten(sample)
             raise UsageError(
-                f"its parts are {_parts(structure)}, the first sample had {_parts(self.structure)}",
+                f"its parts are {listed(structure)}, the first sample had {listed(self.structure)}",
                 hint="return the same parts for every sample",
             )
-        for value, leaf, view in zip(values, self.leaves, views, strict=True):
-            array = as_numbers(value, leaf.name)
-            if array.dtype != leaf.dtype:
-                raise UsageError(
-                    f"{leaf.label} has dtype {array.dtype}, the first sample had {leaf.dtype}",
-                    hint="cast it in the source, so that no value changes unseen",
-                )
-            if array.shape != leaf.shape[1:]:
-                raise UsageError(
-                    f"{leaf.label} has shape {array.shape}, the first sample had {leaf.shape[1:]}",
-                    hint="pad, crop or resize it in the source",
-                )
-            view[position] = array
+        for value, leaf, row, view in zip(values, self.leaves, self.rows, views, strict=True):
+            like = type(value) is np.ndarray and (value.shape, value.dtype) == row  # nearly always
+            view[position] = value if like else _fitted(value, leaf)
+
+    def settle(
+        self, views: Callable[[], Sequence[npt.NDArray[Any]]], rows: int, kept: npt.NDArray[np.intp] | None
+    ) -> tuple[int, ...]:
+        """Bring the rows that a batch has to its beginning, when all are written.
+
+        Args:
+            views: Returns the arrays over its slot.
+            rows: How many it has.
+            kept: Which, where some are left out; else None.
+
+        Returns:
+            The first axis of each leaf as its consumer sees it.
+        """
+        if kept is not None:
+            for view in views():
+                view[:rows] = view[kept]
+        return (rows,) * len(self.leaves)
+
+    def shapes(self, trim: tuple[int, ...] | None) -> list[tuple[int, ...]]:
+        """Return the shape of each leaf that a consumer sees, given what `settle` returned; None for all there is."""
+        if trim is None:
+            return [leaf.shape for leaf in self.leaves]
+        return [(first, *row) for first, (row, _) in zip(trim, self.rows, strict=True)]
+
+    def nbytes(self, trim: tuple[int, ...]) -> int:
+        """Return the bytes that a consumer gets, given what `settle` returned."""
+        return sum(first * dtype.itemsize * math.prod(row) for first, (row, dtype) in zip(trim, self.rows, strict=True))
+
+    def runs(self, trim: tuple[int, ...] | None) -> list[tuple[int, int]]:  # noqa: ARG002 - for those who leave gaps
+        """Return first byte and length of what is to travel, if that is less than the whole; else nothing."""
+        return []
+
+
+def _fitted(value: Any, leaf: Leaf) -> npt.NDArray[Any]:
+    """Return a leaf of a sample as an array, if it looks like that of the first one.
+
+    Raises:
+        UsageError: It does not.
+    """
+    array = as_numbers(value, leaf.name)
+    if array.dtype != leaf.dtype:
+        raise as_other_dtype(leaf.label, array.dtype, leaf.dtype)
+    if array.shape != leaf.shape[1:]:
+        raise UsageError(
+            f"{leaf.label} has shape {array.shape}, the first sample had {leaf.shape[1:]}",
+            hint="pad, crop or resize it in the source, or name it in ragged=",
+        )
+    return array
+
+
+def as_other_dtype(label: str, dtype: np.dtype[Any], first: np.dtype[Any]) -> UsageError:
+    """Return the error about a leaf whose dtype is not that of the first sample."""
+    return UsageError(
+        f"{label} has dtype {dtype}, the first sample had {first}",
+        hint="cast it in the source, so that no value changes unseen",
+    )
 
 
 def as_numbers(value: Any, name: str) -> npt.NDArray[Any]:
@@ -117,7 +176,7 @@ def as_numbers(value: Any, name: str) -> npt.NDArray[Any]:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # a ragged list; a tensor with a gradient or on a GPU
         raise UsageError(f"{label} is no array: {error}", hint="return NumPy arrays or CPU tensors") from error
-    if array.dtype.kind not in _NUMBER_KINDS or array.dtype.names or array.dtype == np.dtype("V"):
+    if array.dtype.kind not in _NUMBER_KINDS or array.dtype.names or array.dtype == _OPAQUE:
         raise UsageError(
             f"{label} has dtype {array.dtype}", hint="turn it into numbers in the source, or leave it out of the sample"
         )
@@ -135,11 +194,7 @@ def shaped(root: npt.NDArray[np.uint8], leaf: Leaf, shape: tuple[int, ...]) -> n
     return root[leaf.offset_bytes : leaf.offset_bytes + size].view(leaf.dtype).reshape(shape)
 
 
-def trimmed(leaf: Leaf, rows: int | None) -> tuple[int, ...]:
-    """Return the shape of the leaf that a consumer sees, where a batch has only `rows` rows; None for all."""
-    return leaf.shape if rows is None else (rows, *leaf.shape[1:])
-
-
-def _parts(structure: Structure) -> str:
+def listed(structure: Structure) -> str:
+    """Return the names of the leaves, as messages show them."""
     names = structure.names()
     return ", ".join(repr(name) for name in names) if names != [""] else "one array"

@@ -322,6 +322,8 @@ class Indices:
     def _span(self, start: int, stop: int) -> _Indices:
         """Return the indices at places `start` to before `stop`: out of blocks, since batches are small."""
         low, high = start // _BLOCK, -(-stop // _BLOCK)
+        if high - low == 1:  # nearly always
+            return self._block(low)[start - low * _BLOCK : stop - low * _BLOCK]
         if high - low > _KEPT_BLOCKS or start >= stop:
             return self._compute(np.arange(start, stop, dtype=np.int64))
         blocks = [self._block(number) for number in range(low, high)]

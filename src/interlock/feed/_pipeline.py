@@ -6,12 +6,8 @@ messages. So there is no coordinator thread, and nothing here is locked but the 
 
 from __future__ import annotations
 
-import atexit
-import queue
-import threading
 import time
 import warnings
-import weakref
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,26 +15,33 @@ from interlock._core._fence import Fence
 from interlock._core._lease import LeaseState
 from interlock._core._spans import Level, Span, about, host_track, report, traced
 from interlock.errors import SampleError
+from interlock.feed._crew import Crew, make
+from interlock.feed._processors import Turns
 from interlock.feed._statistics import FeedStatistics
-from interlock.feed._work import Work
+from interlock.feed._times import Times
+from interlock.feed._work import StagedReader, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from interlock._core._pool import SlotMemory
     from interlock.feed._staging import Staging
+    from interlock.feed._statistics import StageKind
     from interlock.feed._work import Reader
 
 _GRUMBLE_S = 60.0
 """A source may be slow, so the feed waits for it without bound, but says so."""
-_EXIT_JOIN_S = 5.0
-"""How long the exit of the program waits for workers that are inside the source."""
+_TURNS_FIRST_S = 0.2
+_TURNS_EVERY_S = 0.5
+"""How often threads are asked whether they get a processor when they want one: some ten microseconds for each."""
+_PROCESS_EVERY_S = 0.05
+"""How often the processor time of the process is asked for: a call costs as much as a twentieth of a hand-over."""
 
 
 @dataclass(slots=True)
 class _Tally:
     """The counts of one pass, added to in place: a batch is handed over in microseconds."""
 
+    passes: int = 0
     batches: int = 0
     samples: int = 0
     nbytes: int = 0
@@ -47,6 +50,15 @@ class _Tally:
     retried: int = 0
     wait_s: float = 0.0
     wait_slot_s: float = 0.0
+    wait_link_s: float = 0.0
+    start_s: float = 0.0
+    elapsed_s: float = 0.0
+    slotless: int = 0
+    wakes: int = 0
+    wake_s: float = 0.0
+    process_s: float = 0.0
+    ran_s: float = 0.0
+    delayed_s: float = 0.0
     fetch_s: float = 0.0
     copy_s: float = 0.0
 
@@ -59,10 +71,14 @@ class Pipeline:
         reader: Knows the batches.
         staging: Slots. Not used by anybody else until `idle`.
         workers: Threads; 0 makes each batch on the consumer's thread when it is asked for.
+        kind: Who does the work: those threads, or processes that each of them drives one of.
         depth: Batches that are being made or wait for the consumer.
         subject: Whose batches they are, for traces.
         judge: Called with each batch in order before it is handed over or left out, also with one that a bad sample
             ended; ends the pass by raising.
+
+    Attributes:
+        counted: Whether somebody took its statistics for the last time.
     """
 
     def __init__(
@@ -71,6 +87,7 @@ class Pipeline:
         staging: Staging,
         *,
         workers: int,
+        kind: StageKind = "threads",
         depth: int,
         subject: str = "feed",
         judge: Callable[[Work], None] = lambda _: None,
@@ -81,13 +98,21 @@ class Pipeline:
         self._staging = staging
         self._workers = workers
         self._depth = depth
-        self._crew = Crew(reader, staging, workers) if workers else None
+        self._crew = Crew(reader, staging, workers, staged=kind == "threads") if workers else None
         self._works: dict[int, Work] = {}
         self._planned = 0
         self._next_plan: Work | None = None
         self._exhausted = False
         self._stopped = False
+        self.counted = False
         self._tally = _Tally()
+        steps = reader.steps if isinstance(reader, StagedReader) else ()
+        self._times = Times(kind if workers else "inline", max(1, workers), steps)
+        self._began_s = 0.0
+        self._process_began_s = 0.0
+        self._process_read_s = 0.0
+        self._turns: Turns | None = None
+        self._turns_read_s = _TURNS_FIRST_S
 
     @property
     def crew(self) -> Crew | None:
@@ -113,6 +138,8 @@ class Pipeline:
         Blocks: until the batch is there.
         """
         began = time.perf_counter()
+        if not self._began_s:
+            self._began_s, self._process_began_s = began, time.process_time()
         while True:
             self._take_messages()
             self._refill()
@@ -177,18 +204,38 @@ class Pipeline:
         return cause
 
     def _count(self, work: Work, began: float) -> None:
-        tally = self._tally
-        tally.batches += not work.void
+        tally, now = self._tally, time.perf_counter()
+        tally.wait_s += now - began
+        if not tally.batches:
+            tally.start_s, tally.passes = tally.wait_s, int(not work.void)
+        tally.batches += 0 if work.void else work.batches
         tally.samples += work.rows if not work.void else 0
         tally.nbytes += work.nbytes
-        tally.wait_s += time.perf_counter() - began
         tally.fetch_s += work.fetch_s
         tally.copy_s += work.copy_s
+        self._times.count(work)
+        self._elapsed(now)
+
+    def _elapsed(self, now: float) -> None:
+        self._tally.elapsed_s = now - self._began_s
+        if now >= self._process_read_s:
+            self._process_read_s = now + _PROCESS_EVERY_S
+            self._tally.process_s = time.process_time() - self._process_began_s
+            if self._tally.elapsed_s >= self._turns_read_s:
+                self._take_turns()
+
+    def _take_turns(self) -> None:
+        tally, self._turns_read_s = self._tally, self._tally.elapsed_s + _TURNS_EVERY_S
+        if self._turns is None:
+            self._turns = Turns()
+        self._turns.update()
+        tally.ran_s, tally.delayed_s = self._turns.ran_s, self._turns.delayed_s
 
     @property
     def statistics(self) -> FeedStatistics:
         """What this pass did so far; says nothing of slots."""
-        return FeedStatistics(**asdict(self._tally))
+        tally = self._tally
+        return FeedStatistics(**asdict(tally), stages=self._times.stages(tally.samples, tally.elapsed_s))
 
     def _take_messages(self) -> None:
         while (message := self._staging.inbox.take_nowait()) is not None:
@@ -214,6 +261,7 @@ class Pipeline:
                 self._planned += 1
             lease = self._staging.claim(self._reader.slot_bytes)
             if lease is None:
+                self._tally.slotless += 1
                 return
             work, self._next_plan = self._next_plan, None
             work.lease = lease
@@ -225,12 +273,17 @@ class Pipeline:
     def _wait(self, began: float) -> None:
         if not self._works:
             if self._exhausted:
+                self._process_read_s = 0.0
+                self._elapsed(began)
                 raise StopIteration
             slot_began = time.perf_counter()
             returned = self._staging.wait_free()
             if returned is not None:
                 self._handle(returned)
-            self._tally.wait_slot_s += time.perf_counter() - slot_began
+            waited_s = time.perf_counter() - slot_began
+            self._tally.wait_slot_s += waited_s
+            if returned is None:
+                self._tally.wait_link_s += waited_s
             return
         oldest = self._works[min(self._works)]
         if self._crew is None:
@@ -238,6 +291,9 @@ class Pipeline:
             return
         message = self._staging.inbox.wait_take(_GRUMBLE_S)
         if message is not None:
+            if isinstance(message, Work) and message.made_s:
+                self._tally.wakes += 1
+                self._tally.wake_s += time.perf_counter() - message.made_s
             self._handle(message)
             return
         warnings.warn(
@@ -246,117 +302,3 @@ class Pipeline:
             RuntimeWarning,
             stacklevel=4,
         )
-
-
-def make(work: Work, reader: Reader, staging: Staging, *, stopped: Callable[[], bool] = lambda: False) -> None:
-    """Make pieces of a batch until none is left; whoever makes the last one finishes it and reports it."""
-    memory = staging.memory_of(work.lease)
-    made = 0
-    failed: BaseException | None = None
-    start_ns = time.perf_counter_ns() if traced() else 0
-    while (unit := work.take()) < work.units:
-        made += 1
-        if failed is None and not stopped():
-            try:
-                reader.run(work, unit, memory)
-            except BaseException as error:  # noqa: BLE001 - SystemExit too: it must reach the consumer, not end a worker
-                failed = error
-    if start_ns and made:
-        size_bytes = work.layout.size_bytes * made // work.units if work.layout is not None else 0
-        report(Span(host_track(), "fill", start_ns, time.perf_counter_ns(), work.number, size_bytes, work.subject))
-    if made and work.settle(made, failed):
-        _finish(work, reader, staging, memory)
-
-
-def _finish(work: Work, reader: Reader, staging: Staging, memory: Callable[[int], SlotMemory]) -> None:
-    cause = work.cause
-    if cause is None:
-        try:
-            reader.finish(work, memory)
-            if not work.void and work.layout is not None:
-                work.ready = _carry(work, staging, memory(work.layout.size_bytes))
-        except BaseException as error:  # noqa: BLE001 - as above
-            cause = error
-    if cause is not None:
-        work.cause = cause
-        work.ready = Fence.failed(cause)
-    staging.inbox.post(work)
-
-
-def _carry(work: Work, staging: Staging, memory: SlotMemory) -> Fence:
-    if not traced():
-        return staging.carry(work, memory)
-    start_ns = time.perf_counter_ns()
-    with about(work.subject, work.number):
-        ready = staging.carry(work, memory)
-    if ready.points:
-        report(Span(host_track(), "queue copy", start_ns, time.perf_counter_ns(), work.number, subject=work.subject))
-    return ready
-
-
-@final
-class Crew:
-    """Worker threads of one pass. They hold no reference to the feed, so that dropping a feed ends them."""
-
-    def __init__(self, reader: Reader, staging: Staging, workers: int) -> None:
-        self._tasks: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._stop = threading.Event()
-        self._workers = workers
-        self._threads = [
-            threading.Thread(
-                target=_serve,
-                args=(self._tasks, self._stop, reader, staging),
-                name=f"interlock-feed-{index}",
-                daemon=True,
-            )
-            for index in range(workers)
-        ]
-        for thread in self._threads:
-            thread.start()
-        _stop_at_exit(self)
-
-    def give(self, work: Work) -> None:
-        """Let as many workers as can help make a batch."""
-        for _ in range(min(self._workers, work.units)):
-            self._tasks.put(work)
-
-    def stop(self) -> None:
-        """Ask the threads to end. Never blocks."""
-        self._stop.set()
-        for _ in self._threads:
-            self._tasks.put(None)
-
-    def join(self, deadline: float) -> None:
-        """Wait for the threads until `deadline` on the monotonic clock. Blocks."""
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def _serve(tasks: queue.SimpleQueue[Work | None], stop: threading.Event, reader: Reader, staging: Staging) -> None:
-    while (work := tasks.get()) is not None:
-        make(work, reader, staging, stopped=stop.is_set)
-
-
-_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
-_at_exit_lock = threading.Lock()
-_at_exit_registered = False
-
-
-def _stop_at_exit(crew: Crew) -> None:
-    """End the workers before the interpreter takes their world away: a thread cut short inside C++ would abort."""
-    global _at_exit_registered  # noqa: PLW0603 - registered with the first crew, not at import
-    with _at_exit_lock:
-        _crews.add(crew)
-        if not _at_exit_registered:
-            atexit.register(_end_crews)
-            _at_exit_registered = True
-
-
-def _end_crews() -> None:
-    deadline = time.monotonic() + _EXIT_JOIN_S
-    crews = list(_crews)
-    for crew in crews:
-        crew.stop()
-    for crew in crews:
-        crew.join(deadline)

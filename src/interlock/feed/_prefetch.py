@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from interlock._core._pool import SlotMemory
     from interlock._core._protocols import Device
+    from interlock.feed._crew import Crew
     from interlock.feed._iteration import BatchIterator
-    from interlock.feed._pipeline import Crew
     from interlock.feed._statistics import FeedStatistics
     from interlock.frameworks._own_memory import DriverDevice
 

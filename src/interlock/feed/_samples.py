@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, final
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 import numpy as np
 
 from interlock._core._protocols import Source, SupportsIds, SupportsReadInto
 from interlock._core._tree import flatten
 from interlock.errors import SourceError, UsageError
+from interlock.feed._stages import takes_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class SampleInfo:
+class SampleInfo(NamedTuple):
     """Which sample a sample function is asked for; the fields are those of DALI's `external_source`.
 
     Attributes:
@@ -95,6 +96,7 @@ class MapSamples:
         self.length = len(source)
         self._order = order
         self._names = source if isinstance(source, SupportsIds) else None
+        self._read_into = source.read_into if isinstance(source, SupportsReadInto) else None
 
     def fetch(self, position: int) -> Any:
         """As in `Samples`.
@@ -119,18 +121,24 @@ class MapSamples:
                     f"the source had {self.length} samples when the epoch began and has {length} now",
                     hint="do not change a source while it is read",
                 ) from error
+            if isinstance(error, StopIteration):  # it would end the epoch, and the rest would be missing unseen
+                raise SourceError("the source raised StopIteration for a sample that it has") from error
             raise
 
     def read_into(self, first: int, last: int, out: Any) -> bool:
         """As in `Samples`."""
-        if not isinstance(self._source, SupportsReadInto):
+        if self._read_into is None:
             return False
-        self._source.read_into(self._order[first:last], out)  # type: ignore[arg-type] # an index array is a sequence
+        self._read_into(self._order[first:last], out)  # type: ignore[arg-type] # an index array is a sequence
         return True
 
     def index_at(self, position: int) -> int:
         """As in `Samples`."""
         return int(self._order[position])
+
+    def asked(self, first: int, last: int) -> npt.NDArray[np.int64]:
+        """Return what a worker process is to ask its source for, from position `first` to before `last`: indices."""
+        return np.asarray(self._order[first:last], np.int64)
 
     def index_after(self, position: int, steps: int) -> int:
         """Return the index so many steps after `position` in the order of the epoch; after the last comes the first.
@@ -194,21 +202,39 @@ class IteratorSamples:
 
 @final
 class FunctionSamples:
-    """Samples that a function makes; `StopIteration` ends the epoch at the lowest position that raised it."""
+    """Samples that a function makes; `StopIteration` ends the epoch at the lowest position that raised it.
+
+    Attributes:
+        takes_out: Whether the function has a parameter `out`.
+    """
 
     serial = False
     total: int | None = None
 
-    def __init__(self, function: Callable[[SampleInfo], Any], batch_size: int, epoch: int, first: int = 0) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., Any], batch_size: int, epoch: int, first: int = 0) -> None:
+        self.takes_out = takes_out(function)
+        self._call = function
+        self._function = partial(function, out=None) if self.takes_out else function
         self._batch_size = batch_size
         self._epoch = epoch
         self._first = first
 
     def fetch(self, position: int) -> Any:
         """As in `Samples`."""
-        number, row = divmod(self._first + position, self._batch_size)
-        return self._function(SampleInfo(self._first + position, row, number, self._epoch))
+        return self._function(self._info(position))
+
+    def fetch_into(self, position: int, out: Any) -> Any:
+        """Return the sample at `position`, as `fetch` does, or what the function made of `out`."""
+        return self._call(self._info(position), out=out)
+
+    def asked(self, first: int, last: int) -> npt.NDArray[np.int64]:
+        """Return what a worker process is to ask its function for: positions."""
+        return np.arange(first, last, dtype=np.int64)
+
+    def _info(self, position: int) -> SampleInfo:
+        place = self._first + position
+        number, row = divmod(place, self._batch_size)
+        return SampleInfo(place, row, number, self._epoch)
 
     def read_into(self, first: int, last: int, out: Any) -> bool:  # noqa: ARG002
         """As in `Samples`: False."""
@@ -230,6 +256,9 @@ class ArraySource:
     Args:
         tree: An array, or a dict or tuple of arrays, with the same number of rows.
 
+    Attributes:
+        row_bytes: Bytes of a sample.
+
     Raises:
         UsageError: The numbers of rows differ.
     """
@@ -245,6 +274,7 @@ class ArraySource:
                 hint="for a list of samples of any length pass a list, not a tuple",
             )
         self._length = next(iter(lengths.values()))
+        self.row_bytes = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in self._arrays)
 
     def __len__(self) -> int:
         return self._length
@@ -259,7 +289,7 @@ class ArraySource:
             if isinstance(indices, range) and indices.step == 1:
                 np.copyto(target, array[indices.start : indices.stop], casting="no")
             else:
-                np.take(array, np.asarray(indices), axis=0, out=target, mode="clip")
+                array.take(np.asarray(indices), axis=0, out=target, mode="clip")
 
 
 def is_array(value: object) -> bool:

@@ -14,13 +14,14 @@ import numpy as np
 from interlock import _waiting
 from interlock._core import _events
 from interlock._core._fence import Fence
+from interlock._core._handover import Part
 from interlock._core._lease import LeaseState
 from interlock._core._loan import Loan
 from interlock._core._pool import SlotPool
 from interlock._core._ring import Ring
 from interlock._core._sites import here
 from interlock.errors import BoundError, InternalError
-from interlock.feed._layout import shaped, trimmed
+from interlock.feed._layout import shaped
 from interlock.feed._verify import Verifier
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Staging:
         timeout_s: How long `wait_free` waits.
         receiver: How batches get to arrays on the device, for a framework that has them there.
         verify: Whether batches are compared with what was written, and slots that come back are poisoned.
+        shared: Whether worker processes write into the slots.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Staging:
         receiver: Receiver | None = None,
         *,
         verify: bool = False,
+        shared: bool = False,
     ) -> None:
         self.device = device
         self.framework = framework
@@ -76,7 +79,7 @@ class Staging:
         self._stream = device.stream("feed")
         self._receiver = receiver
         mirrored = receiver is None or receiver.mirrored
-        self.pool = SlotPool(device, budget_bytes, name="the feed", mirrored=mirrored)
+        self.pool = SlotPool(device, budget_bytes, name="the feed", mirrored=mirrored, shared=shared)
         self.host_syncs = 0
         self._party = f"{framework.name}@{id(self):x}"  # one ring's sequence numbers say nothing of another's
         self._timeout_s = timeout_s
@@ -121,8 +124,12 @@ class Staging:
         if self._verifier is not None:
             self._verifier.filled(work, memory)
         if self._receiver is not None:
-            leaves = [replace(leaf, shape=trimmed(leaf, work.trim)) for leaf in work.layout.leaves]
-            work.carried = self._receiver.carry(memory, leaves, size, work.parts)
+            shapes = work.layout.shapes(work.trim)
+            leaves = [replace(leaf, shape=shape) for leaf, shape in zip(work.layout.leaves, shapes, strict=True)]
+            parts = work.parts or [
+                Part(start, memory.staging.slice(start, length)) for start, length in work.layout.runs(work.trim)
+            ]
+            work.carried = self._receiver.carry(memory, leaves, size, parts)
             return work.carried.ready
         if self.device.host_visible:
             return work.ready
@@ -160,8 +167,9 @@ class Staging:
             timeline, read = _events.host_timeline(), f"{self._party} read"  # on the host, from here on
             _events.emit(_events.Access(timeline, memory.region, "read", read, site=here()))
         root = np.asarray(loan)
-        arrays = [self.framework.lend(shaped(root, leaf, trimmed(leaf, work.trim))) for leaf in layout.leaves]
-        return self._rebuilt(arrays, work, layout)
+        shapes = layout.shapes(work.trim)
+        parts = [shaped(root, leaf, shape) for leaf, shape in zip(layout.leaves, shapes, strict=True)]
+        return self._rebuilt([self.framework.lend(part) for part in parts] if work.whole else parts, work, layout)
 
     def _wait_for(self, lease: Lease, number: int) -> None:
         """Wait until a slot is written; if that fails nobody will read it, and the slot comes back."""
@@ -175,8 +183,9 @@ class Staging:
     def _rebuilt(self, arrays: list[Any], work: Work, layout: Layout) -> Any:
         if self._verifier is not None:
             self._verifier.check(work, arrays)
-        for position, value in sorted(work.extras.items()):
-            arrays.insert(position, value)
+        if work.extras:
+            for position, value in sorted(work.extras.items()):
+                arrays.insert(position, value)
         return layout.structure.rebuild(arrays)
 
     def _lend(self, reference: weakref.ref[Any], lease: Lease, read: Fence) -> None:

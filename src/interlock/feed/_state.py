@@ -161,11 +161,15 @@ class Progress:
 
     def consumed(self, work: Work) -> None:
         """Take in that the consumer was given a batch."""
-        self.position = self._first + (work.number + 1) * self._step_rows
-        if self._share is not None:
-            self.finished = work.number + 1 >= self._share.steps
-        else:
+        self.came(work.number + 1)
+        if self._share is None:
             self.finished = work.rows_seen < self._batch_size
+
+    def came(self, batches: int) -> None:
+        """Take in that the consumer was given so many batches of the pass."""
+        self.position = self._first + batches * self._step_rows
+        if self._share is not None:
+            self.finished = batches >= self._share.steps
 
     def exhausted(self) -> None:
         """Take in that the consumer was told that there are no more batches."""

@@ -13,7 +13,6 @@ from interlock._core._lease import LeaseState
 from interlock._core._sums import Poison, Sums, difference, sums_of
 from interlock._waiting import wait
 from interlock.errors import CorruptionError, InternalError
-from interlock.feed._layout import trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +84,8 @@ class Verifier:
         if layout is None:
             raise InternalError(f"batch {work.number} has no layout")
         root = self._gathered(work, layout.size_bytes) if work.parts else slot.staging.view()
-        leaves = tuple(self._wanted(leaf, root, trimmed(leaf, work.trim)) for leaf in layout.leaves)
+        shapes = layout.shapes(work.trim)
+        leaves = tuple(self._wanted(leaf, root, shape) for leaf, shape in zip(layout.leaves, shapes, strict=True))
         self._filled[work.lease.sequence] = _Filled(work.lease, slot, leaves)
 
     def _gathered(self, work: Work, size_bytes: int) -> memoryview:

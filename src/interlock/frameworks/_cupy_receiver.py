@@ -58,7 +58,7 @@ class Returned:
         """
         blocks: list[Any] = []
         others: list[Any] = []
-        streams: dict[int, Any] = {}  # held until they are recorded: this may be all that keeps them from being destroyed
+        streams: dict[int, Any] = {}  # held until recorded: this may be all that keeps them
         while self.blocks:
             try:
                 block, use = self.blocks.popleft()

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 HOST = "host"
 _HOST_PID = 1
 _MOST_OPEN_ARROWS = 4096
-_WRITER_PLACE = 1000
+_STAGE_PLACE = 1000
+_WRITER_PLACE = 100_000
 _ARROWS = {
     "fill": ("copy in", "hand over"),
     "put": ("copy out", "write"),
@@ -189,10 +190,15 @@ def _split(track: str) -> tuple[str, str]:
 
 
 def _place(thread: str, tid: int) -> int:
-    """Return where a thread comes among the others: the loop, workers by number, the writer, then as they report."""
+    """Return where a thread comes among the others: the loop, workers by number, the writer, then as they report.
+
+    Workers of stages come after those who read, as they report.
+    """
     crew, _, number = thread.rpartition("-")
     if crew == "interlock-feed" and number.isdecimal():
         return 1 + int(number)
+    if crew.startswith("interlock-feed-"):
+        return _STAGE_PLACE + tid
     return {"MainThread": 0, "interlock-drain": _WRITER_PLACE}.get(thread, _WRITER_PLACE + tid)
 
 

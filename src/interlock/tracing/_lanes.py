@@ -10,7 +10,7 @@ from interlock.errors import UsageError
 from interlock.tracing._format import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from interlock.tracing._reading import Bar, Recording, Track
 
@@ -74,6 +74,7 @@ class Lane:
         tall: Whether there is room for text.
         main: Whether it is what the program is for: the steps on a device.
         worker: Whether it is a worker's, one of a crew.
+        crew: The stage that its crew does; empty for those who read, and for who is no worker.
     """
 
     title: str
@@ -83,47 +84,68 @@ class Lane:
     tall: bool = True
     main: bool = False
     worker: bool = False
+    crew: str = ""
 
 
 def lanes_of(recording: Recording, window: Window) -> list[Lane]:
     """Return the rows that have something in `window`."""
-    rows: list[tuple[int, str, str, list[Bar]]] = []
+    rows: list[tuple[tuple[int, float, str, str], Lane]] = []
+    begins = _begins(recording)
     for track in recording.tracks:
+        crew = _crew_of(track) or ""
         for rank, title, bars in _parts(track):
-            shown = [bar for bar in bars if window.shows(bar)]
-            if shown:
-                rows.append((rank, title, track.process, shown))
-    rows.sort(key=lambda row: row[:3])
-    return [
-        Lane(
-            title,
-            "" if process == HOST else process,
-            _note(rank, bars, window),
-            tuple(bars),
-            main=rank == _MARKED,
-            worker=rank == _WORKER,
-        )
-        for rank, title, process, bars in rows
-    ]
+            shown = tuple(bar for bar in bars if window.shows(bar))
+            if not shown:
+                continue
+            detail = "" if track.process == HOST else track.process
+            note = _note(rank, shown, window)
+            lane = Lane(title, detail, note, shown, main=rank == _MARKED, worker=rank == _WORKER, crew=crew)
+            rows.append(((rank, begins.get(crew, 0.0), title, track.process), lane))
+    return [lane for _, lane in sorted(rows, key=lambda row: row[0])]
+
+
+def _begins(recording: Recording) -> dict[str, float]:
+    """Return when each crew of a stage began: a batch comes to one after the other."""
+    begins: dict[str, float] = {}
+    for track in recording.tracks:
+        crew = _crew_of(track)
+        if crew and track.bars:
+            begins[crew] = min(begins.get(crew, math.inf), track.bars[0].start_ms)
+    return begins
+
+
+def _crew_of(track: Track) -> str | None:
+    """Return the stage that a worker does, empty for one that reads; None for who is no worker."""
+    if track.process != HOST or not track.thread.startswith(_CREW):
+        return None
+    return track.thread.removeprefix(_CREW).rpartition("-")[0]
 
 
 def with_crew(lanes: list[Lane]) -> list[Lane]:
-    """Return the rows with those of many workers thin, and one title in their middle."""
-    workers = [index for index, lane in enumerate(lanes) if lane.worker]
-    if len(workers) <= _MOST_TALL_WORKERS:
+    """Return the rows with those of many workers thin, and one title in the middle of each crew."""
+    if sum(lane.worker for lane in lanes) <= _MOST_TALL_WORKERS:
         return lanes
-    crew = list(lanes)
-    for index in workers:
-        title = f"{len(workers)} workers" if index == workers[len(workers) // 2] else ""
-        crew[index] = replace(lanes[index], title=title, note="", tall=False)
-    return crew
+    shown = list(lanes)
+    for crew in {lane.crew for lane in lanes}:
+        members = [index for index, lane in enumerate(lanes) if lane.worker and lane.crew == crew]
+        for index in members:
+            title = _crew_title(crew, len(members)) if index == members[len(members) // 2] else ""
+            shown[index] = replace(lanes[index], title=title, note="", tall=False)
+    return shown
+
+
+def _crew_title(crew: str, count: int) -> str:
+    if not crew:
+        return f"{count} workers" if count > 1 else "worker"
+    return f"{count} {crew}" if count > 1 else crew
 
 
 def _parts(track: Track) -> Iterable[tuple[int, str, list[Bar]]]:
     """Return rank, title and spans of the rows that a track makes: a stream has one for copies each way."""
     if track.process == HOST:
         if track.thread.startswith(_CREW):
-            yield _WORKER, f"worker {track.thread.removeprefix(_CREW)}", track.bars
+            crew, _, number = track.thread.removeprefix(_CREW).rpartition("-")
+            yield _WORKER, f"{crew or 'worker'} {number}", track.bars
         elif track.thread.startswith("interlock-drain"):
             yield _WRITER, "writer", track.bars
         else:
@@ -139,7 +161,7 @@ def _parts(track: Track) -> Iterable[tuple[int, str, list[Bar]]]:
         yield _MARKED, max(set(names), key=lambda name: (names.count(name), name)), others
 
 
-def _note(rank: int, bars: list[Bar], window: Window) -> str:
+def _note(rank: int, bars: Sequence[Bar], window: Window) -> str:
     if rank == _MAIN:
         return ""  # waiting inside a call looks like work
     busy_ms = _covered_ms([bar for bar in bars if bar.name not in IDLE], window)

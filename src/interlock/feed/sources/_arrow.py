@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from interlock.errors import SourceError
-from interlock.feed.sources._columns import Column, decode, has_fixed_shape, numpy_dtype, shape_of
+from interlock.feed.sources._columns import Column, column_of_lists, decode, has_fixed_shape, numpy_dtype, shape_of
 from interlock.feed.sources._digest import digest_file
 from interlock.feed.sources._row_groups import DecodedGroup, GroupedRows
 from interlock.feed.sources._schema import check_agrees, chosen_columns, joined_ids
@@ -39,10 +39,11 @@ class ArrowSource:
         columns: Which make a sample, in this order. Default: every one of numbers, save the id column.
         id_column: The one that names the rows: integers or strings, no two alike; held in memory. Default: the row
             number.
+        ragged: Those whose rows are lists of any length, as arrays of that length; a feed needs `ragged=` for them too.
 
     Raises:
         SourceError: There is no row; a column is missing, is not of numbers, or differs between files; an id is null or
-            there twice.
+            there twice; one in `ragged` has no lists.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class ArrowSource:
         *,
         columns: Sequence[str] | None = None,
         id_column: str | None = None,
+        ragged: Sequence[str] = (),
     ) -> None:
         self._paths = as_locations(paths)
         if not self._paths:
@@ -61,14 +63,19 @@ class ArrowSource:
         if not batches:
             raise SourceError(f"{label} has no rows", hint="check what wrote it")
         schema = tables[0].schema()
-        names = chosen_columns(label, schema, columns, id_column)
+        names = chosen_columns(label, schema, columns, id_column, ragged)
         for path, table in zip(self._paths, tables, strict=True):
             check_agrees(path, table.schema(), self._paths[0], schema, [*names, *([id_column] if id_column else [])])
         self._id_column = id_column
         ids = None
         if id_column is not None:
             ids = joined_ids(label, id_column, [table.column(id_column) for table in tables])
-        described = [_describe(label, schema.field(name), batches) for name in names]
+        described = [
+            column_of_lists(label, schema.field(name))
+            if name in ragged
+            else _describe(label, schema.field(name), batches)
+            for name in names
+        ]
         read = functools.partial(_read_batch, [(table, number) for table, number, _ in batches], described)
         self._rows = GroupedRows(label, [rows for _, _, rows in batches], described, ids, read, _KEPT_BATCHES)
 

@@ -1,4 +1,4 @@
-"""Arrow columns of numbers, and of lists of numbers of one length, as arrays."""
+"""Arrow columns of numbers, and of lists of numbers of one length or of any, as arrays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from interlock.errors import SourceError
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -17,13 +19,43 @@ class Column:
 
     Attributes:
         name: Its name.
-        shape: Of one row.
+        shape: Of one row; of one element of its list where that has any length.
         dtype: Of the array.
+        ragged: Whether its rows are lists of any length.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    ragged: bool = False
+
+    def __str__(self) -> str:
+        rows = ", ".join(map(str, ("any", *self.shape) if self.ragged else self.shape))
+        return f"{self.name}: {self.dtype}[{rows}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Rows of a column of lists of any length: a sequence of arrays.
+
+    Attributes:
+        values: The elements of all rows, one behind the other.
+        starts: Where each row begins in them, and their number.
+    """
+
+    values: npt.NDArray[Any]
+    starts: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, position: int) -> npt.NDArray[Any]:
+        return self.values[self.starts[position] : self.starts[position + 1]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both arrays."""
+        return self.values.nbytes + self.starts.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +63,11 @@ class Decoded:
     """Rows of one column.
 
     Attributes:
-        values: Shape (rows, ...); zeros in bad rows.
+        values: Shape (rows, ...), or lists; zeros in bad rows, or no element.
         bad: Position of each row that has no value, and why.
     """
 
-    values: npt.NDArray[Any]
+    values: npt.NDArray[Any] | Lists
     bad: dict[int, str]
 
 
@@ -83,6 +115,33 @@ def shape_of(kind: Any, first: Any) -> tuple[int, ...]:
         kind = kind.value_type
 
 
+def column_of_lists(label: str, field: Any) -> Column:
+    """Return what a column is whose rows are lists of any length.
+
+    Args:
+        label: Where it is, for messages.
+        field: Its Arrow field.
+
+    Raises:
+        SourceError: It has no lists, or lists of such lists.
+    """
+    kind = field.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise SourceError(
+            f"column {field.name!r} of {label} is no list of any length",
+            why=f"its type is {kind}",
+            hint="leave it out of ragged",
+        )
+    if not has_fixed_shape(kind.value_type):
+        raise SourceError(
+            f"column {field.name!r} of {label} has lists of lists",
+            why=f"its type is {kind}, and only the outer lists may have any length",
+            hint="write the inner ones as lists of a fixed size",
+        )
+    inside = pa.array([], kind.value_type)
+    return Column(field.name, shape_of(kind.value_type, inside), numpy_dtype(kind), ragged=True)
+
+
 def decode(array: Any, column: Column) -> Decoded:
     """Turn an Arrow array into rows.
 
@@ -90,6 +149,8 @@ def decode(array: Any, column: Column) -> Decoded:
         array: The column's rows.
         column: What they should be.
     """
+    if column.ragged:
+        return _decode_lists(array, column)
     if _is_plainly_whole(array):
         return Decoded(_dense(array, column), {})
     whole = _whole_rows(array, column.shape)
@@ -98,6 +159,20 @@ def decode(array: Any, column: Column) -> Decoded:
     values = np.zeros((len(array), *column.shape), column.dtype)
     values[whole] = _dense(array.filter(pa.array(whole)), column)
     return Decoded(values, {int(row): _reason(array[int(row)], column) for row in np.flatnonzero(~whole)})
+
+
+def _decode_lists(array: Any, column: Column) -> Decoded:
+    """Turn an array of lists into rows of any length."""
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    inside = decode(array.flatten(), Column(column.name, column.shape, column.dtype))
+    assert not isinstance(inside.values, Lists)  # noqa: S101 - the column of elements is not ragged
+    rows = np.searchsorted(starts, list(inside.bad), side="right") - 1
+    bad = dict.fromkeys(rows.tolist(), f"column {column.name!r} has a null inside its list there")
+    if array.null_count:
+        missing = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+        bad |= dict.fromkeys(missing.tolist(), f"column {column.name!r} is null there")
+    return Decoded(Lists(inside.values, starts), bad)
 
 
 def _is_plainly_whole(array: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import pyarrow as pa
 
 from interlock.errors import SourceError
-from interlock.feed.sources._columns import Column, has_fixed_shape, numpy_dtype, shape_of
+from interlock.feed.sources._columns import Column, column_of_lists, has_fixed_shape, numpy_dtype, shape_of
 from interlock.feed.sources._digest import digest_file, digest_files
 from interlock.feed.sources._files import PARQUET_SUFFIXES, files_below
 from interlock.feed.sources._row_groups import DecodedGroup, GroupedRows, RowGroup, open_parquet, read_group
@@ -33,14 +33,20 @@ class ParquetSource:
         columns: Which make a sample, in this order. Default: every one of numbers, save the id column.
         id_column: The one that names the rows: integers or strings, no two alike; held in memory. Default: the row
             number.
+        ragged: Those whose rows are lists of any length, as arrays of that length; a feed needs `ragged=` for them too.
 
     Raises:
         SourceError: There is no row; a column is missing, is not of numbers, or differs between files; an id is null or
-            there twice.
+            there twice; one in `ragged` has no lists.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, columns: Sequence[str] | None = None, id_column: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        columns: Sequence[str] | None = None,
+        id_column: str | None = None,
+        ragged: Sequence[str] = (),
     ) -> None:
         self._path = as_location(path)
         self._names = list(files_below(self._path, PARQUET_SUFFIXES).names) if is_folder(self._path) else []
@@ -50,13 +56,13 @@ class ParquetSource:
         if not self._groups:
             raise SourceError(f"{path} has no rows", hint="check what wrote it")
         schema = footers[0][1]
-        names = chosen_columns(self._path, schema, columns, id_column)
+        names = chosen_columns(self._path, schema, columns, id_column, ragged)
         used = names if id_column is None else [*names, id_column]
         for file, (_, other) in zip(files, footers, strict=True):
             check_agrees(file, other, files[0], schema, used)
         self._id_column = id_column
         ids = None if id_column is None else _read_ids(self._path, files, id_column)
-        described = [self._describe(schema.field(name)) for name in names]
+        described = [self._describe(schema.field(name), ragged) for name in names]
         read = functools.partial(_read_nth, self._groups, described)
         self._rows = GroupedRows(self._path, [group.rows for group in self._groups], described, ids, read)
 
@@ -104,7 +110,9 @@ class ParquetSource:
             "content": digest_files(self._path, self._names) if self._names else digest_file(self._path),
         }
 
-    def _describe(self, field: Any) -> Column:
+    def _describe(self, field: Any, ragged: Sequence[str]) -> Column:
+        if field.name in ragged:
+            return column_of_lists(self._path, field)
         first = pa.array([], field.type) if has_fixed_shape(field.type) else self._first_value(field.name)
         return Column(field.name, shape_of(field.type, first), numpy_dtype(field.type))
 

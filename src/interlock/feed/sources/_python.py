@@ -109,7 +109,8 @@ def _module_name(path: Path) -> str:
     if known is not None:
         free = getattr(known, "__file__", None) == str(path)
     else:
-        free = path.stem.isidentifier() and importlib.util.find_spec(path.stem) is None
+        found = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
+        free = path.stem.isidentifier() and (found is None or found.origin == str(path))
     return path.stem if free else f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from interlock.errors import SampleError
-from interlock.feed.sources._columns import Column, decode
+from interlock.errors import SampleError, UsageError
+from interlock.feed.sources._columns import Column, Lists, decode
 from interlock.feed.sources._runs import runs
 from interlock.feed.sources._storage import Storage, is_url
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _KEPT_BYTES = 512 << 20
 _KEPT_COUNT = 8
+_ONE_BY_ONE = "read its rows one by one, or name it in ragged= of the feed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,12 @@ class DecodedGroup:
     """The rows of a group, or why there are none.
 
     Attributes:
-        arrays: Column name to array; first axis rows.
+        arrays: Column name to array, or to lists; first axis rows.
         bad: Position of each row that cannot be a sample, and why.
         failure: Why nothing of the group can be read; empty if it can.
     """
 
-    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    arrays: dict[str, npt.NDArray[Any] | Lists] = field(default_factory=dict)
     bad: dict[int, str] = field(default_factory=dict)
     failure: str = ""
 
@@ -173,7 +174,7 @@ class GroupedRows:
     @property
     def described(self) -> list[str]:
         """Name, dtype and row shape of each column, for fingerprints."""
-        return [f"{one.name}: {one.dtype}{list(one.shape)}" for one in self.columns]
+        return [str(one) for one in self.columns]
 
     def id_of(self, index: int) -> int | str:
         """Return the id of a row."""
@@ -203,9 +204,13 @@ class GroupedRows:
         Raises:
             IndexError: There is no such row.
             SampleError: As `row` does.
+            UsageError: The rows of a column are lists of any length.
 
         Copies: once, from the decoded group into `out`.
         """
+        for one in self.columns:
+            if one.ragged:
+                raise UsageError(f"column {one.name!r} has lists of any length, which make no array", hint=_ONE_BY_ONE)
         targets = out if len(self.columns) > 1 else {self.columns[0].name: out}
         for start, stop, first in runs(indices):
             done = start
@@ -215,7 +220,7 @@ class GroupedRows:
                 for step in range(count if group.bad else 0):
                     self._locate(first + done - start + step)  # raises for the first bad row
                 for name, array in group.arrays.items():
-                    targets[name][done : done + count] = array[position : position + count]
+                    targets[name][done : done + count] = array[position : position + count]  # type: ignore[index] # no lists
                 done += count
 
     def _locate(self, index: int) -> tuple[DecodedGroup, int]:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def chosen_columns(path: str, schema: Any, columns: Sequence[str] | None, id_column: str | None) -> list[str]:
+def chosen_columns(
+    path: str, schema: Any, columns: Sequence[str] | None, id_column: str | None, ragged: Sequence[str] = ()
+) -> list[str]:
     """Return the names of the columns that make a sample.
 
     Args:
@@ -23,21 +25,34 @@ def chosen_columns(path: str, schema: Any, columns: Sequence[str] | None, id_col
         schema: Arrow schema.
         columns: Those asked for; None for all of numbers.
         id_column: The one that names the rows, which is in no sample.
+        ragged: Those whose rows are lists of any length.
 
     Raises:
         SourceError: One is missing, not unique or not of numbers; or there is none.
     """
-    for name in [*(columns or ()), *([] if id_column is None else [id_column])]:
+    for name in [*(columns or ()), *([] if id_column is None else [id_column]), *ragged]:
         if schema.names.count(name) != 1:
             raise _missing(path, schema, name)
-    if columns is None:
+    if columns is not None:
+        chosen = list(columns)
+        _check_chosen(path, schema, chosen)
+    else:
         chosen = [one.name for one in schema if one.name != id_column and holds_numbers(one.type)]
         if not chosen:
             kinds = ", ".join(f"{one.name} ({one.type})" for one in schema)
             raise SourceError(
                 f"{path} has no column of numbers", why=f"it has {kinds}", hint="a sample is made of numbers"
             )
-        return chosen
+    if aside := set(ragged) - set(chosen):
+        raise SourceError(
+            f"ragged column {min(aside)!r} of {path} is in no sample",
+            why=f"those that make one are {', '.join(chosen)}",
+            hint="leave it out of ragged",
+        )
+    return chosen
+
+
+def _check_chosen(path: str, schema: Any, columns: Sequence[str]) -> None:
     for name in columns:
         if not holds_numbers(schema.field(name).type):
             raise SourceError(
@@ -47,7 +62,6 @@ def chosen_columns(path: str, schema: Any, columns: Sequence[str] | None, id_col
             )
     if len(set(columns)) < len(columns) or not columns:
         raise SourceError("--columns names a column twice, or none", why=f"it is {','.join(columns)!r}")
-    return list(columns)
 
 
 def _missing(path: str, schema: Any, name: str) -> SourceError:

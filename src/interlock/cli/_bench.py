@@ -1,0 +1,63 @@
+"""`interlock bench feed SOURCE`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from interlock.cli._options import names, size, workers
+
+_POSITIVE = click.IntRange(min=1)
+
+
+@click.group()
+def bench() -> None:
+    """Measure without a model."""
+
+
+@bench.command()
+@click.argument("source")
+@click.option("--batch-size", type=_POSITIVE, default=64, show_default=True, help="Samples of a batch.")
+@click.option(
+    "--workers",
+    metavar="N|KIND|KIND:N",
+    callback=workers,
+    help="Who reads: N threads, or threads, processes, auto, with :N. [default: threads, one per processor, at most 8]",
+)
+@click.option("--depth", type=_POSITIVE, default=2, show_default=True, help="Batches made ahead.")
+@click.option(
+    "--to", type=click.Choice(["numpy", "torch", "jax", "cupy"]), default="numpy", show_default=True, help="Arrays."
+)
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="Where batches go: auto (where the framework puts arrays), host, cuda, cuda:N, simulated:SCHEDULE.",
+)
+@click.option("--shuffle", is_flag=True, help="Read in random order, as in training.")
+@click.option(
+    "--columns",
+    metavar="A,B,…",
+    callback=names,
+    help="Columns, or extensions in shards, that make a sample. [default: all of numbers]",
+)
+@click.option("--image-size", metavar="H,W", callback=size, help="Resize images; needed if their sizes differ.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True, help="How long."
+)
+@click.option("--batches", type=_POSITIVE, help="So many batches in place of --seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def feed(source: str, **options: Any) -> int:
+    """Tell how fast batches come from SOURCE, what sets the pace, and which step they could keep up with.
+
+    SOURCE is what `interlock predict` takes: a .npy file, a folder of images, Parquet, arrow:FILE, WebDataset shards,
+    the url of one of these, or file.py:NAME. It is read again from its beginning when it ends.
+    The first batches are not measured.
+
+    Exit codes: 0 measured, 2 a mistake in the command, 3 no sample can be read, 130 or 143 interrupted.
+    """
+    from interlock.cli._benching import run  # noqa: PLC0415 - rich is slow to load
+
+    return run(source, options)
