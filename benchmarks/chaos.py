@@ -1,8 +1,8 @@
 """Kill `interlock predict` at random instants, resume it, and count what is lost, doubled or wrong.
 
-    python benchmarks/chaos.py [--runs 200] [--kills 2] [--jobs 2] [--seed 0] [--json FILE]
+    python benchmarks/chaos.py [--runs 200] [--kills 2] [--jobs 2] [--seed 0] [--sinks parquet,npy,…] [--json FILE]
 
-Each run predicts 4,000 rows into some forty shards, alternately Parquet and npy. It is killed with SIGKILL at an
+Each run predicts 4,000 rows into some forty shards, of each file sink in turn. It is killed with SIGKILL at an
 instant drawn over the length of a whole run, started again and killed again (`--kills` times), and then run to its
 end. After each kill the folder must show every row at most once with the right value, to a reader that knows nothing
 of Interlock; in the end every row exactly once, and `interlock verify` must agree.
@@ -11,26 +11,33 @@ of Interlock; in the end every row exactly once, and `interlock verify` must agr
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
+import zarr
+from pyarrow import feather
 from rich.console import Console
 from rich.table import Table
+from safetensors.numpy import load_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import numpy.typing as npt
 
 ROWS, WIDTH = 4000, 24
@@ -52,6 +59,49 @@ class Outcome:
     killed: int = 0
     finished_early: int = 0
     rows_kept: list[int] = field(default_factory=list)
+
+
+NAMES = ("id", "total", "double")
+
+
+def from_table(table: Any) -> Any:
+    columns = [np.array(table[name].to_pylist()) for name in NAMES]
+    return columns[0].astype(np.int64), columns[1].astype(np.float32), columns[2].astype(np.float32)
+
+
+def from_zarr(shard: Path) -> Any:
+    group: Any = zarr.open_group(str(shard), mode="r")
+    return tuple(np.asarray(group[name][:]) for name in NAMES)
+
+
+def from_safetensors(shard: Path) -> Any:
+    tensors = load_file(shard)
+    return tuple(tensors[name] for name in NAMES)
+
+
+def from_tar(shard: Path) -> Any:
+    """Return ids, in the order of the members, and what the members of each output hold."""
+    found: dict[str, list[Any]] = {"total": [], "double": []}
+    ids = []
+    with tarfile.open(shard) as tar:
+        for member in tar:
+            key, _, name = member.name.partition(".")
+            content = tar.extractfile(member)
+            if name and content is not None:
+                found[name.removesuffix(".npy")].append(np.load(io.BytesIO(content.read()), allow_pickle=False))
+                ids.append(int(key))
+    return np.array(ids[::2], np.int64), np.stack(found["total"]), np.stack(found["double"])
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "parquet": lambda shard: from_table(pq.read_table(shard)),
+    "npy": lambda shard: tuple(np.load(shard / f"{name}.npy", allow_pickle=False) for name in NAMES),
+    "arrow": lambda shard: from_table(feather.read_table(shard)),
+    "safetensors": from_safetensors,
+    "zarr": from_zarr,
+    "webdataset": from_tar,
+}
+"""How somebody reads a shard who knows nothing of Interlock: ids and both outputs."""
 
 
 class Job:
@@ -124,26 +174,19 @@ class Job:
 
     def read(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return ids and both outputs of every visible row, without Interlock's help."""
-        if self.scheme == "parquet":
-            if not list(self.sink.glob("*.parquet")):
-                return np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros((0, WIDTH), np.float32)
-            table = pq.read_table(self.sink)
-            double = np.array(table["double"].to_pylist(), np.float32).reshape(-1, WIDTH)
-            return table["id"].to_numpy(), table["total"].to_numpy(), double
-        shards = sorted(self.sink.glob("part-*"))
-        columns = []
-        for name, empty in (("id", (0,)), ("total", (0,)), ("double", (0, WIDTH))):
-            parts = [np.load(shard / f"{name}.npy", allow_pickle=False) for shard in shards]
-            kind = np.int64 if name == "id" else np.float32
-            columns.append(np.concatenate(parts) if parts else np.zeros(empty, kind))
-        return columns[0], columns[1], columns[2]
+        if not self.sink.is_dir():
+            return np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros((0, WIDTH), np.float32)
+        columns = [READERS[self.scheme](shard) for shard in sorted(self.sink.glob("part-*"))]
+        columns.append((np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros((0, WIDTH), np.float32)))
+        ids, total, double = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        return ids, total, double.reshape(-1, WIDTH)
 
 
-def run(number: int, seed: int, kills: int, whole_s: float) -> Outcome:
+def run(number: int, seed: int, kills: int, whole_s: float, schemes: Sequence[str]) -> Outcome:
     chance = random.Random(f"{seed}/{number}")  # noqa: S311 - instants, not secrets
     data = np.random.default_rng(number).integers(0, 1000, (ROWS, WIDTH)).astype(np.float32)
     with tempfile.TemporaryDirectory(prefix="interlock-chaos-") as folder:
-        job = Job(Path(folder), data, ("parquet", "npy")[number % 2], chance)
+        job = Job(Path(folder), data, schemes[number % len(schemes)], chance)
         for _ in range(kills):
             job.start_and_kill(whole_s)
         job.finish()
@@ -157,14 +200,17 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--sinks", default=",".join(READERS), help="which, in turn")
     arguments = parser.parse_args()
+    schemes = arguments.sinks.split(",")
     data = np.random.default_rng(0).integers(0, 1000, (ROWS, WIDTH)).astype(np.float32)
     with tempfile.TemporaryDirectory(prefix="interlock-chaos-") as folder:
-        whole_s = Job(Path(folder), data, "parquet", random.Random(0)).finish()  # noqa: S311 - as above
+        whole_s = Job(Path(folder), data, schemes[0], random.Random(0)).finish()  # noqa: S311 - as above
     with ThreadPoolExecutor(arguments.jobs) as pool:
         outcomes = list(
             pool.map(
-                lambda n: run(n, arguments.seed, arguments.kills, whole_s * arguments.jobs / 2), range(arguments.runs)
+                lambda n: run(n, arguments.seed, arguments.kills, whole_s * arguments.jobs / 2, schemes),
+                range(arguments.runs),
             )
         )
     problems = [f"run {n} (seed {arguments.seed}): {p}" for n, o in enumerate(outcomes) for p in o.problems]

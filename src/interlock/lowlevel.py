@@ -48,6 +48,7 @@ from interlock._core._protocols import (
     SupportsChunks,
     SupportsDeviceArrays,
     SupportsIds,
+    SupportsLimits,
     SupportsReadInto,
 )
 from interlock._core._queue import Operation, OperationQueue
@@ -112,6 +113,7 @@ __all__ = [
     "SupportsChunks",
     "SupportsDeviceArrays",
     "SupportsIds",
+    "SupportsLimits",
     "SupportsReadInto",
     "SupportsReceiver",
     "Timeline",

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+import xarray as xr
+import zarr
+from pyarrow import feather
+from safetensors.numpy import load_file
+
+from interlock.feed.sources import WebDatasetSource
 
 
 def read_npy(folder: Path) -> dict[str, np.ndarray]:
@@ -33,9 +42,75 @@ def read_parquet(folder: Path) -> dict[str, np.ndarray]:
     return {name: np.array(table[name].to_pylist()) for name in table.column_names}
 
 
+def read_arrow(folder: Path) -> dict[str, np.ndarray]:
+    """Read every Arrow file with pyarrow, and with pandas, which must agree on the ids."""
+    shards = sorted(folder.glob("*.arrow"))
+    if not shards:
+        return {}
+    table = pa.concat_tables([feather.read_table(shard) for shard in shards])
+    by_pandas = [one for shard in shards for one in pd.read_feather(shard)["id"].tolist()]
+    assert table["id"].to_pylist() == by_pandas
+    return {name: np.array(table[name].to_pylist()) for name in table.column_names}
+
+
+def read_safetensors(folder: Path) -> dict[str, np.ndarray]:
+    """Read every safetensors file with the library of that name."""
+    shards = [load_file(shard) for shard in sorted(folder.glob("*.safetensors"))]
+    for shard in shards:
+        if "id.offsets" in shard:
+            data, ends = shard["id"].tobytes(), shard.pop("id.offsets").tolist()
+            shard["id"] = np.array([data[start:stop].decode() for start, stop in itertools.pairwise(ends)])
+    return _joined(shards)
+
+
+def read_zarr(folder: Path) -> dict[str, np.ndarray]:
+    """Read every Zarr group with zarr, and with xarray, which must agree on ids and values."""
+    shards = []
+    for path in sorted(folder.glob("*.zarr")):
+        group: Any = zarr.open_group(str(path), mode="r")
+        shard = {name: np.asarray(group[name][:]) for name in group}
+        with xr.open_zarr(path, consolidated=False) as dataset:
+            assert dataset.indexes["id"].tolist() == shard["id"].tolist()
+            for name in dataset.data_vars:
+                assert dataset[name].dims[0] == "id"
+                np.testing.assert_array_equal(dataset[name].values, shard[str(name)])
+        shards.append(shard)
+    return _joined(shards)
+
+
+def read_webdataset(folder: Path) -> dict[str, np.ndarray]:
+    """Read every tar shard with our own source, which knows nothing of sinks."""
+    shards = []
+    for path in sorted(folder.glob("*.tar")):
+        source = WebDatasetSource(path, index=None)
+        keys = [source.id_of(row).removeprefix(f"{path.name}/") for row in range(len(source))]
+        samples = [source[row] for row in range(len(source))]
+        if not isinstance(samples[0], dict):  # one extension: the sample is its value
+            with tarfile.open(path) as tar:
+                samples = [{tar.getnames()[0].partition(".")[2]: sample} for sample in samples]
+        is_int = all(key.removeprefix("-").isdigit() for key in keys)
+        columns = {name.removesuffix(".npy"): np.stack([one[name] for one in samples]) for name in samples[0]}
+        shards.append({"id": np.array([int(key) for key in keys] if is_int else keys), **columns})
+    return _joined(shards)
+
+
+def _joined(shards: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]} if shards else {}
+
+
+READERS = {
+    "parquet": read_parquet,
+    "npy": read_npy,
+    "arrow": read_arrow,
+    "safetensors": read_safetensors,
+    "zarr": read_zarr,
+    "webdataset": read_webdataset,
+}
+
+
 def read_sink(sink: str) -> dict[str, np.ndarray]:
     scheme, _, path = sink.partition(":")
-    return read_parquet(Path(path)) if scheme == "parquet" else read_npy(Path(path))
+    return READERS[scheme](Path(path))
 
 
 def read_rows(sink: str, name: str = "output") -> dict[Any, Any]:
@@ -51,6 +126,12 @@ def read_rows(sink: str, name: str = "output") -> dict[Any, Any]:
 @pytest.fixture(params=["parquet", "npy"])
 def sink(request, tmp_path) -> str:
     """A sink of each kind, not begun."""
+    return f"{request.param}:{tmp_path / 'out'}"
+
+
+@pytest.fixture(params=list(READERS))
+def every_sink(request, tmp_path) -> str:
+    """A sink of every kind that keeps rows, not begun."""
     return f"{request.param}:{tmp_path / 'out'}"
 
 

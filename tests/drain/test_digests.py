@@ -98,3 +98,12 @@ def test_a_part_that_a_thread_could_not_hash_is_raised_and_not_left_out(shard, m
             thread.join()
     with pytest.raises(MemoryError, match="no buffer"):
         digest.wait()
+
+
+def test_a_file_below_has_its_whole_path_in_the_digest(tmp_path):
+    shard = tmp_path / "shard"
+    (shard / "x/c").mkdir(parents=True)
+    (shard / "x/c/0").write_bytes(b"rows")
+    before = digest_of(shard)
+    (shard / "x/c").rename(shard / "x/d")
+    assert digest_of(shard) != before

@@ -33,10 +33,11 @@ SCENARIOS = [
 
 CHILDREN = r"""
 import json, os, signal, sys
-import numpy as np, pyarrow.parquet
-from interlock.drain import Drain, _publish, _run
+import numpy as np
+from interlock.drain import Drain, _publish, _run, open_sink
 
 sink, folder, scenarios = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+open_sink(f"{sink}:nowhere")  # so that its package is imported once
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -77,7 +78,7 @@ for at, (step, occurrence, shard_bytes) in enumerate(scenarios):
 """
 
 
-@pytest.fixture(scope="module", params=["parquet", "npy"])
+@pytest.fixture(scope="module", params=["parquet", "npy", "arrow", "safetensors", "zarr", "webdataset"])
 def killed(request, tmp_path_factory):
     """A folder per scenario, left by a child that was killed there. One process forks them, before any thread."""
     folder = tmp_path_factory.mktemp(request.param)

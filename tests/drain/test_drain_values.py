@@ -329,9 +329,9 @@ def counted(monkeypatch):
     made: list[int] = []
     allocate = device.allocate_host
 
-    def count(size_bytes):
+    def count(size_bytes, **options):
         made.append(size_bytes)
-        return allocate(size_bytes)
+        return allocate(size_bytes, **options)
 
     monkeypatch.setattr(device, "allocate_host", count)
     return device, made
@@ -407,7 +407,7 @@ def test_a_device_without_memory_for_a_slot_is_named_and_the_drain_goes_on(tmp_p
         values = outputs()
         with monkeypatch.context() as patch:
 
-            def refuse(size_bytes):
+            def refuse(size_bytes, **_options):
                 raise MemoryError(f"no {size_bytes} bytes")
 
             patch.setattr(second, side, refuse)
@@ -425,7 +425,7 @@ def test_a_device_without_memory_for_a_slot_is_named_and_the_drain_goes_on(tmp_p
 def test_a_device_that_is_lost_while_memory_is_made_keeps_no_slot(tmp_path, monkeypatch):
     device = SimulatedDevice("lazy")
 
-    def lose(size_bytes):
+    def lose(size_bytes, **_options):
         raise DeviceError(f"the device is lost: {size_bytes}")
 
     with Drain(f"npy:{tmp_path / 'out'}") as drain:

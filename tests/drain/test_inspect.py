@@ -13,7 +13,7 @@ import pytest
 from interlock.drain import Drain, open_sink, read_status, verify_sink
 from interlock.drain._digests import digest_of
 from interlock.drain._files import seal, size_of, unseal
-from interlock.drain._ids import encode_ids
+from interlock.drain._idcodes import encode_ids
 from interlock.drain._manifest import ShardRecord
 from interlock.errors import SinkConflictError
 
@@ -35,6 +35,7 @@ def test_status_tells_how_far_a_sink_is(sink, written):
     assert status == {
         "sink": sink, "rows_total": 10, "rows_committed": 8, "rows_failed": 0, "rows_missing": 2,
         "shards": len(written), "fingerprint": {"model": "m"}, "is_written": False, "failures": [],
+        "ids": "int", "ranks": [{"rank": 0, "rows": 8, "shards": len(written), "is_written": False}],
     }  # fmt: skip
 
 

@@ -353,6 +353,23 @@ class Sink(Protocol):
         ...
 
 
+class SupportsLimits(Protocol):
+    """A sink that cannot hold all that others can, or holds more. Asked by attribute, not by `isinstance`."""
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """Names of element types besides bool, integers and float16 to float64."""
+        ...
+
+    def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:
+        """Refuse ids and names of outputs, before anything of a put is taken.
+
+        Raises:
+            UsageError: One of them cannot be stored; the message says which and why.
+        """
+        ...
+
+
 @runtime_checkable
 class Source(Protocol):
     """Samples by index. Anything with these two methods is one; nothing need be inherited."""

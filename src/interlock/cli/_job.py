@@ -32,6 +32,7 @@ class Settings:
         batch_size: Rows of a batch.
         workers: Threads that read; None for the feed's default.
         depth: Batches made ahead.
+        rank: Which of how many processes this is.
         restart: Discard what the sink holds.
         allow_nan: Write rows that hold NaN.
         shard_bytes: Size at which a shard is committed.
@@ -40,6 +41,7 @@ class Settings:
     batch_size: int
     workers: int | None
     depth: int
+    rank: tuple[int, int]
     restart: bool
     allow_nan: bool
     shard_bytes: int
@@ -101,6 +103,7 @@ class Job:
             fingerprint=fingerprint,
             total=total,
             restart=settings.restart,
+            rank=settings.rank,
             nan="keep" if settings.allow_nan else "fail",
             shard_bytes=settings.shard_bytes,
         )

@@ -34,6 +34,11 @@ def table(found: SinkStatus) -> str:
         f"shards  {found.shards:,}, {found.bytes:,} bytes",
         f"state   {state}",
     ]
+    if len(found.ranks) > 1:
+        lines += [
+            f"rank {one.rank}  {one.rows:,} rows in {one.shards:,} shards{', writing' if one.is_written else ''}"
+            for one in found.ranks
+        ]
     lines += [f"failed  {one.id}: {one.reason} (tried {one.attempts} times)" for one in found.failures]
     more = found.rows_failed - len(found.failures)
     return "\n".join([*lines, f"        and {more:,} more"] if more > 0 else lines)

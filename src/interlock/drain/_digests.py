@@ -43,8 +43,8 @@ class _Part:
 class Digest:
     """The digest of a shard whose bytes do not change any more.
 
-    Of a file: its SHA-256. Of a folder: the SHA-256 of, for each file in the order of the names, the line `NAME SIZE`
-    and the SHA-256 digests of the file's blocks of 16 MiB.
+    Of a file: its SHA-256. Of a folder: the SHA-256 of, for each file in it in the order of the paths, the line
+    `PATH SIZE` and the SHA-256 digests of the file's blocks of 16 MiB.
 
     Args:
         path: The shard.
@@ -117,7 +117,7 @@ class Digest:
         whole = hashlib.sha256()
         for part, digest in zip(self._parts, self._digests, strict=True):
             if not part.offset_bytes:
-                whole.update(f"{part.file.name} {part.file.stat().st_size}\n".encode())
+                whole.update(f"{part.file.relative_to(self._path).as_posix()} {part.file.stat().st_size}\n".encode())
             whole.update(digest)
         return whole.hexdigest()
 

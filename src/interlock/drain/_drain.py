@@ -13,28 +13,36 @@ import numpy as np
 
 from interlock._core._fence import Fence
 from interlock._waiting import wait
+from interlock.drain._call import name_of, without_folder
 from interlock.drain._duplicates import StoredRows, fetch
-from interlock.drain._ids import IdSet, IdView, as_ids, first_of_each, kind_of
+from interlock.drain._ids import as_ids, first_of_each, kind_of
+from interlock.drain._idsets import IdSet, IdView
 from interlock.drain._intake import Intake
 from interlock.drain._jobs import FailJob, FlushJob, Link
 from interlock.drain._leaves import Leaf, leaves_of
-from interlock.drain._null import NULL, NullStore
+from interlock.drain._maintain import settle_sink
+from interlock.drain._reductions import check_reductions, reduced
 from interlock.drain._resume import pending_source
 from interlock.drain._run import plain_fingerprint
+from interlock.drain._schema import Limits
 from interlock.drain._store import Store
 from interlock.drain._tickets import Ticket
+from interlock.drain._todo import check_rank, todo
 from interlock.drain._writer import Writer, WriterSettings, abandon
 from interlock.errors import BoundError, DeviceError, InterlockError, LeaseError, UsageError
-from interlock.frameworks import framework_named
+from interlock.frameworks import framework_named, process_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
     from interlock._core._protocols import Source
+    from interlock.drain._call import SinkFunction
     from interlock.drain._ids import IdArray
     from interlock.drain._jobs import Landing
+    from interlock.drain._reductions import Reduction
     from interlock.drain._resume import PendingSource
+    from interlock.drain._todo import Todo
 
 _STOP_BOUND_S = 10.0
 
@@ -93,12 +101,22 @@ class Drain:
     Use it in a `with` block: leaving it commits everything that was put, also when an exception is the reason.
 
     Args:
-        sink: `parquet:PATH` or `npy:PATH`; the folder is made if it is not there. Or `null:`, for measuring: rows come
-            to the host, are counted and are forgotten. Then *committed* means counted: nothing is on any storage.
+        sink: `parquet:PATH`, `arrow:PATH`, `npy:PATH`, `safetensors:PATH`, `zarr:PATH` or `webdataset:PATH`; the folder
+            is made if it is not there. Or `null:`, for measuring: rows come to the host, are counted and are forgotten.
+            Then *committed* means counted: nothing is on any storage. Or a function of ids and a dict of output name to
+            rows, called on the writer thread; the arrays hold the rows until it returns, and no longer. Then
+            *committed* means that it returned: what it did in earlier runs is not known, so a row that is put again
+            after a crash is given to it again.
+        outputs: What becomes of an output, by its dotted name, before it leaves its device: `Cast("float16")`,
+            `TopK(5)` or `Argmax()`, all in `interlock.drain`. Computed in `put`, by the framework that holds the array.
         fingerprint: The conditions under which the rows are made, as plain JSON values. A sink that was written under
             others is refused; None skips the comparison.
         total: Rows that there will be, so that a status can tell what is missing.
-        restart: Discard what is in the sink, if it is ours.
+        restart: Discard what is in the sink, if it is ours. Not with several ranks: none knows that it is the first.
+        rank: (rank, world): which of how many processes this is, all of which write into one folder. `auto`: as
+            `torch.distributed` or `jax.distributed` say, if one is initialised now; else the only one. Ranks need not
+            know of each other: each has its own shards, lock and manifest, and waits for others only while one opens
+            or closes.
         borrow: The caller promises not to change or donate an array before its ticket is `written` (device memory:
             before it has `landed`): no snapshot is taken.
         budget_bytes: Most bytes of rows between `put` and the sink, on the host; snapshots on devices take at most as
@@ -108,6 +126,10 @@ class Drain:
         shard_bytes: Size at which a shard is committed.
         commit_interval_s: Age at which it is.
         nan: `fail` records rows with a NaN as failed in place of writing them.
+        repeats: What to do with a row whose id came before: `same` drops it if it has the same bytes, and else is an
+            error. `first` keeps the first and looks at no bytes: for samplers that pad, where the row that comes again
+            was computed in another batch and so may differ in its last bits. A function and `null:` keep no rows to
+            compare with, so they always get the first alone.
         timeout_s: Bound on every wait, in seconds.
         verify: Compare what the writer gets, before and after it writes, with what was put, and overwrite slots that
             come back with 0xFF. What differs fails the drain with a `CorruptionError`, and is not committed unless its
@@ -129,38 +151,47 @@ class Drain:
 
     def __init__(
         self,
-        sink: str,
+        sink: str | SinkFunction,
         *,
+        outputs: Mapping[str, Reduction] | None = None,
         fingerprint: Mapping[str, object] | None = None,
         total: int | None = None,
         restart: bool = False,
+        rank: Literal["auto"] | tuple[int, int] = "auto",
         borrow: bool = False,
         budget_bytes: int = 1 << 30,
         shard_bytes: int = 64 << 20,
         commit_interval_s: float = 30.0,
         nan: Literal["keep", "fail"] = "keep",
+        repeats: Literal["same", "first"] = "same",
         timeout_s: float = 600.0,
         verify: bool = False,
     ) -> None:
-        positive = {"budget_bytes": budget_bytes, "shard_bytes": shard_bytes, "timeout_s": timeout_s}
-        for name, value in positive.items():
-            if value <= 0:
-                raise UsageError(f"{name} is {value}", why="it must be positive")
-        if nan not in {"keep", "fail"}:
-            raise UsageError(f"nan is {nan!r}", hint="use keep or fail")
+        _check_positive(budget_bytes=budget_bytes, shard_bytes=shard_bytes, timeout_s=timeout_s)
+        _check_choice("nan", nan, "keep", "fail")
+        _check_choice("repeats", repeats, "same", "first")
         if total is not None and total < 0:
             raise UsageError(f"total is {total}", why="it is a number of rows")
-        self.sink = sink
+        self.rank, self.world = process_rank() if rank == "auto" else rank
+        check_rank(self.rank, self.world)
+        if restart and self.world > 1:
+            raise UsageError(
+                f"restart=True on rank {self.rank} of {self.world}",
+                why="a rank that opens late would discard what others wrote",
+                hint="discard it before the ranks start, as with interlock.drain.discard_sink(sink)",
+            )
+        self.sink = sink if isinstance(sink, str) else name_of(sink)
         conditions = plain_fingerprint(fingerprint)
-        self._store: Store | NullStore
-        if sink == NULL:
-            self._store = NullStore(fingerprint=conditions, total=total)
-        else:
-            self._store = Store(sink, fingerprint=conditions, total=total, restart=restart)
+        self._reductions = check_reductions(outputs)
+        self._store = without_folder(sink, fingerprint=conditions, total=total) or Store(
+            self.sink, fingerprint=conditions, total=total, restart=restart, rank=self.rank, timeout_s=timeout_s
+        )
+        self._limits = Limits.of(self._store.sink) if isinstance(self._store, Store) else Limits()
         self._seen = IdSet()
         self._link = Link()
         self._lock = threading.Lock()
         self._timeout_s = timeout_s
+        self._repeats = repeats
         self._pid = os.getpid()
         self._closed = False
         self._rows_put = 0
@@ -172,12 +203,13 @@ class Drain:
         self._intake = Intake(
             self._link,
             self._seen,
-            sink,
+            self.sink,
             self._store.run.schema,
             budget_bytes=budget_bytes,
             borrow=borrow,
             timeout_s=timeout_s,
             verify=verify,
+            limits=self._limits,
         )
         self._writer.start()
         self._forgotten = weakref.finalize(self, _forget, self._writer)
@@ -211,7 +243,7 @@ class Drain:
 
         Args:
             ids: One int or str per row, as a sequence or array; one kind in all of a sink. An id that came before is
-                dropped if its row has the same bytes.
+                dropped if its row has the same bytes; see `repeats`.
             outputs: An array, or nested dicts and tuples of arrays (NumPy, PyTorch, JAX, CuPy, `DeviceArray`) whose
                 first axis is rows. Names, dtypes and row shapes are the same in every put.
 
@@ -243,6 +275,9 @@ class Drain:
             if not row_ids.size:
                 return Ticket(self._link, (), 0)
             self._check_kind(row_ids)
+            leaves = reduced(leaves, self._reductions) if self._reductions else leaves
+            if self._limits.check is not None:
+                self._limits.check(row_ids, [leaf.name for leaf in leaves])
             self._intake.collect()
             landings = self._put_rows(row_ids, np.arange(len(row_ids)), leaves)
             self._rows_put += len(row_ids)
@@ -272,6 +307,24 @@ class Drain:
                 self._ids_kind = kind_of(row_ids)
                 self._link.jobs.post(FailJob(self._link.next_tick(), row_ids, reason))
 
+    def todo(self, ids: Any, *, rank: int | None = None, world: int | None = None) -> Todo:
+        """Return which of `ids` this rank has to do: every `world`-th of them from `rank` on that is not committed.
+
+        Whose an id is depends on its place in `ids` only, not on what is committed: so ranks that start at different
+        times, or with other ranks than the run before, leave none out and do none twice.
+
+        Args:
+            ids: All ids of the job, the same on all ranks: a range, or a sequence or array. A range of a hundred
+                million takes some 40 MB; an array is kept as it is.
+            rank: Default: that of the drain.
+            world: Default: that of the drain.
+
+        Raises:
+            UsageError: They are no ids, or there is no such rank.
+        """
+        rank, world = self.rank if rank is None else rank, self.world if world is None else world
+        return todo(ids, self._store.committed, rank, world)
+
     @overload
     def pending(self, source: Source) -> PendingSource: ...
 
@@ -283,7 +336,8 @@ class Drain:
 
         Args:
             source: A map-style source (`__len__` and `__getitem__`), whose ids are `source.id_of(index)` if it has
-                that, else row numbers; or any other iterable of (id, sample).
+                that, else row numbers; of it each of several ranks gets its share, as with `todo`. Or any other
+                iterable of (id, sample), which is this rank's own.
 
         Returns:
             A source with `__len__`, `__getitem__`, `id_of` (and `read_into` if `source` has it); or an iterator of the
@@ -292,7 +346,7 @@ class Drain:
         Raises:
             UsageError: `source` is no source.
         """
-        return pending_source(source, self._store.committed)
+        return pending_source(source, self._store.committed, self.rank, self.world)
 
     def flush(self) -> None:
         """Commit everything that was put so far.
@@ -309,12 +363,14 @@ class Drain:
     def close(self) -> None:
         """Commit everything that was put and let go of the folder.
 
-        Calling it again does nothing, nor does calling it in a forked child: that is its parent's business.
+        Calling it again does nothing, nor does calling it in a forked child: that is its parent's business. Rows that
+        other ranks have too are removed, so that each is there once when the last rank has closed.
 
         Blocks: until everything is on the storage.
 
         Raises:
             SinkError: Writing failed, now or before; what was committed stays. Raised by every call.
+            SinkConflictError: Two ranks wrote the same id with other bytes. Both rows stay where they are.
             BoundError: It took longer than `timeout_s`; what is not committed is given up.
         """
         if os.getpid() != self._pid:
@@ -332,6 +388,8 @@ class Drain:
                 ended = self._writer.stop(_STOP_BOUND_S)
             if not ended:
                 raise BoundError(f"the writer of {self.sink} does not end", why=f"it is {self._link.doing}")
+            if isinstance(self._store, Store) and self._store.has_peers:
+                settle_sink(self.sink, repeats=self._repeats, wait_s=self._timeout_s)
 
     def statistics(self) -> DrainStatistics:
         """Return counts and times up to now. Never blocks."""
@@ -384,6 +442,8 @@ class Drain:
         known = self._seen.contains_many(ids) | self._store.committed.contains_many(ids) | ~first_of_each(ids)
         if not known.any():
             return self._intake.take(ids, leaves)
+        if self._repeats == "first":
+            return self._put_first(ids, leaves, np.flatnonzero(~known))
         self._intake.check(leaves)
         self._duplicate_syncs += 1
         fresh = ~known
@@ -399,6 +459,18 @@ class Drain:
         self._rows_duplicate += len(same)
         again = known & ~stored  # came before as failed rows, and so may come again
         return landings + (self._put_rows(ids[again], rows[again], _select(held, again)) if again.any() else [])
+
+    def _put_first(self, ids: IdArray, leaves: list[Leaf], fresh: IdArray) -> list[Landing]:
+        """Put the rows at `fresh`, whose ids have not come yet; the others are dropped where they are."""
+        self._rows_duplicate += len(ids) - len(fresh)
+        if not fresh.size:
+            return []
+        is_run = int(fresh[-1] - fresh[0]) == len(fresh) - 1
+        rows: Any = slice(int(fresh[0]), int(fresh[-1]) + 1) if is_run else fresh
+        held = [leaf if leaf.framework is not None else self._on_host(leaf) for leaf in leaves]
+        return self._intake.take(
+            ids[rows], [Leaf(leaf.name, leaf.value[rows], leaf.framework, len(fresh), leaf.row_bytes) for leaf in held]
+        )
 
     def _on_host(self, leaf: Leaf) -> Leaf:
         return Leaf(leaf.name, fetch(leaf, self._timeout_s), framework_named("numpy"), leaf.rows, leaf.row_bytes)
@@ -418,6 +490,17 @@ class Drain:
                 hint="raise timeout_s, or look at the storage",
             ) from error
         self._intake.collect()
+
+
+def _check_positive(**options: float) -> None:
+    for name, value in options.items():
+        if value <= 0:
+            raise UsageError(f"{name} is {value}", why="it must be positive")
+
+
+def _check_choice(name: str, value: str, *choices: str) -> None:
+    if value not in choices:
+        raise UsageError(f"{name} is {value!r}", hint=f"use {' or '.join(choices)}")
 
 
 def _select(leaves: list[Leaf], mask: Any) -> list[Leaf]:

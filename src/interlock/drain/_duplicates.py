@@ -15,7 +15,7 @@ from interlock._core._fence import Fence
 from interlock._core._protocols import Export
 from interlock._waiting import wait
 from interlock.drain._blocks import blocks_of, landed_of, size_of
-from interlock.drain._ids import decode_ids
+from interlock.drain._store import storage_errors
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from interlock.drain._holdings import HeldShard
     from interlock.drain._ids import IdArray
     from interlock.drain._leaves import Leaf
-    from interlock.drain._manifest import ShardRecord
     from interlock.drain._store import Store
 
 _MOST_CACHED_SHARDS = 8
@@ -75,7 +75,6 @@ class StoredRows:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cache: OrderedDict[str, _Known] = OrderedDict()
-        self._ranges: dict[str, tuple[int, int] | None] = {}
 
     def refuse_other_bytes(self, ids: IdArray, rows: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Compare rows with the committed ones of the same ids.
@@ -87,26 +86,31 @@ class StoredRows:
 
         Raises:
             UsageError: One of them differs.
+            SinkError: They cannot be read.
         """
+        with storage_errors(self._store.text, "read"):
+            self._compare(ids, rows, columns)
+
+    def _compare(self, ids: IdArray, rows: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         for record, here, positions in self._places(ids):
-            stored = self._store.sink.read_rows(self._store.layout.root / record.shard, positions.tolist())
+            stored = self._store.sink.read_rows(self._store.layout.root / record.name, positions.tolist())
             for name, column in columns.items():
-                differs = _differing(np.ascontiguousarray(column[here]), stored[name])
+                differs = differing(np.ascontiguousarray(column[here]), stored[name])
                 if differs.any():
                     first = int(np.flatnonzero(differs)[0])
                     raise UsageError(
                         f"id {ids[here][first]!s} was put twice with different values in output {name!r}",
-                        why=f"row {rows[here][first]} of this put is not row {positions[first]} of {record.shard}",
+                        why=f"row {rows[here][first]} of this put is not row {positions[first]} of {record.name}",
                         hint="give each row an id of its own, or write to another sink",
                     )
 
-    def _places(self, ids: IdArray) -> Iterator[tuple[ShardRecord, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    def _places(self, ids: IdArray) -> Iterator[tuple[HeldShard, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """Yield each shard that holds some of `ids`, with their positions in `ids` and in the shard."""
         left = np.arange(len(ids))
-        for record in reversed(self._store.records):
+        for record in reversed(self._store.shards):
             if not left.size:
                 return
-            if not self._may_hold(record, ids[left]):
+            if not _may_hold(record, ids[left]):
                 continue
             known = self._known(record)
             at = np.minimum(np.searchsorted(known.ids, ids[left]), len(known.ids) - 1)
@@ -115,26 +119,24 @@ class StoredRows:
                 yield record, left[found], known.positions[at[found]]
                 left = left[~found]
 
-    def _may_hold(self, record: ShardRecord, ids: IdArray) -> bool:
-        if record.shard not in self._ranges:
-            held = decode_ids(record.ids, record.rows)
-            self._ranges[record.shard] = None if held is None else (int(held[0]), int(held[-1]))
-        bounds = self._ranges[record.shard]
-        return bounds is None or bool(((ids >= bounds[0]) & (ids <= bounds[1])).any())
-
-    def _known(self, record: ShardRecord) -> _Known:
-        if record.shard in self._cache:
-            self._cache.move_to_end(record.shard)
-            return self._cache[record.shard]
-        ids = self._store.sink.read_shard(self._store.layout.root / record.shard).ids
+    def _known(self, record: HeldShard) -> _Known:
+        if record.name in self._cache:
+            self._cache.move_to_end(record.name)
+            return self._cache[record.name]
+        ids = self._store.sink.read_shard(self._store.layout.root / record.name).ids
         order = np.argsort(ids, kind="stable")
-        known = self._cache[record.shard] = _Known(ids[order], order)
+        known = self._cache[record.name] = _Known(ids[order], order)
         if len(self._cache) > _MOST_CACHED_SHARDS:
             self._cache.popitem(last=False)
         return known
 
 
-def _differing(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _may_hold(shard: HeldShard, ids: IdArray) -> bool:
+    bounds = shard.bounds
+    return bounds is None or bool(((ids >= bounds[0]) & (ids <= bounds[1])).any())
+
+
+def differing(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Return which rows differ in a byte: NaN equals itself, and -0.0 is not 0.0."""
     rows = len(left)
     right = np.ascontiguousarray(right, left.dtype)

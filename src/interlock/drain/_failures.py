@@ -55,17 +55,28 @@ def read_failures(path: Path) -> tuple[dict[int | str, Failure], int]:
     return failures, whole
 
 
+def all_failures(paths: list[Path]) -> dict[int | str, Failure]:
+    """Return the failure of each row in several logs, of more than one that with the most attempts."""
+    found: dict[int | str, Failure] = {}
+    for path in paths:
+        for one, failure in read_failures(path)[0].items():
+            if one not in found or found[one].attempts < failure.attempts:
+                found[one] = failure
+    return found
+
+
 @final
 class FailureLog:
     """The failures of a sink, while it is written.
 
     Args:
-        path: The log file.
+        paths: The logs of all ranks.
+        path: The one to write.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._known, whole = read_failures(path)
-        cut_torn_line(path, whole)
+    def __init__(self, paths: list[Path], path: Path) -> None:
+        self._known = all_failures(paths)
+        cut_torn_line(path, read_failures(path)[1])
         self._log = LineLog(path)
         self._this_run: set[int | str] = set()
         self._unsynced = False

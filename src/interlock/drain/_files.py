@@ -27,16 +27,17 @@ def sync(path: Path) -> None:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files that a shard consists of, sorted: the file itself, or those in the folder."""
-    return sorted(path.iterdir()) if path.is_dir() else [path]
+    """Return the files that a shard consists of, sorted: the file itself, or those in the folder and below."""
+    return sorted(entry for entry in path.rglob("*") if not entry.is_dir()) if path.is_dir() else [path]
 
 
 def sync_shard(path: Path) -> None:
-    """Sync every file of a shard, and its folder if it is one."""
+    """Sync every file of a shard, and its folders if it is one."""
     for file in files_of(path):
         sync(file)
     if path.is_dir():
-        sync(path)
+        for folder in (path, *(entry for entry in path.rglob("*") if entry.is_dir())):
+            sync(folder)
 
 
 def size_of(path: Path) -> int:
@@ -68,20 +69,21 @@ def check_of(record: dict[str, Any]) -> int:
 
 
 def seal(record: dict[str, Any]) -> bytes:
-    """Return `record` as a line of JSON that carries a check of itself."""
-    return json.dumps({**record, "check": check_of(record)}, separators=(",", ":")).encode() + b"\n"
+    """Return `record` as a line of JSON that ends with a check of itself: the CRC-32 of the line without it."""
+    body = json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
+    return body[:-1] + b',"check":%d}\n' % zlib.crc32(body)
 
 
 def unseal(line: bytes) -> dict[str, Any] | None:
     """Return the record in a line of `seal`, or None if the line is torn or damaged."""
+    body, mark, check = line.rpartition(b',"check":')
+    if not mark or not line.endswith(b"}\n") or check != b"%d}\n" % zlib.crc32(body + b"}"):
+        return None
     try:
-        record = json.loads(line)
-    except ValueError:
+        record = json.loads(body + b"}")
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(record, dict) or not line.endswith(b"\n"):
-        return None
-    check = record.pop("check", None)
-    return record if check == check_of(record) else None
+    return record if isinstance(record, dict) else None
 
 
 def lines_of(content: bytes) -> Iterator[tuple[int, bytes]]:

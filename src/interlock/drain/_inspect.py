@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from interlock.drain._digests import digest_of
-from interlock.drain._failures import Failure, read_failures
+from interlock.drain._failures import Failure, all_failures
 from interlock.drain._files import size_of
-from interlock.drain._ids import IdSet, decode_ids, first_of_each
+from interlock.drain._idcodes import decode_ids, parse_code
+from interlock.drain._ids import first_of_each
+from interlock.drain._idsets import IdSet, IdView
 from interlock.drain._layout import is_locked
-from interlock.drain._manifest import read_manifest, scan_manifest
+from interlock.drain._manifest import Manifests, most_rows
 from interlock.drain._store import opened_path, refuse_foreign, storage_errors
 from interlock.errors import SinkConflictError, UsageError
 
@@ -24,6 +27,26 @@ if TYPE_CHECKING:
     from interlock.drain._run import RunRecord
 
 _FAILURE_SAMPLE = 10
+_MOST_READINGS = 3
+"""How often manifests are read where a shard is not there: ranks that close may have replaced it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RankStatus:
+    """How far one rank of a sink is.
+
+    Attributes:
+        rank: Which.
+        rows: Rows in the committed shards of its manifest.
+        shards: Those shards.
+        is_written: Whether a live process of this machine writes as this rank.
+    """
+
+    rank: int
+    rows: int
+    shards: int
+    is_written: bool
 
 
 @final
@@ -34,15 +57,17 @@ class SinkStatus:
     Attributes:
         sink: As given.
         rows_total: Rows that there will be; None if nobody said.
-        rows_committed: Rows in committed shards.
+        rows_committed: Rows in committed shards. Rows that several ranks wrote count once for each until `merge`.
         rows_failed: Rows that failed and were not committed since.
         rows_missing: Rows of the total that are not committed, failed ones too; None if there is no total.
         shards: Committed shards.
         bytes: Bytes of their files.
         run: The run that the dataset is.
         fingerprint: Conditions under which it is made, or None.
-        is_written: Whether a live process is writing to it.
+        is_written: Whether a live process of this machine is writing to it.
         failures: The first few failed rows.
+        ids: `int` or `str`; None before the first shard.
+        ranks: Each rank that wrote, lowest first; one if only rank 0 did.
     """
 
     sink: str
@@ -56,10 +81,13 @@ class SinkStatus:
     fingerprint: dict[str, Any] | None
     is_written: bool
     failures: tuple[Failure, ...]
+    ids: str | None
+    ranks: tuple[RankStatus, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {**asdict(self), "failures": [failure.as_dict() for failure in self.failures]}
+        ranks = [asdict(rank) for rank in self.ranks]
+        return {**asdict(self), "failures": [failure.as_dict() for failure in self.failures], "ranks": ranks}
 
 
 @final
@@ -107,9 +135,13 @@ def read_status(sink: str) -> SinkStatus:
     """
     with storage_errors(sink, "read"):
         format_, layout, run = _existing(sink)
-        records = read_manifest(layout).records
-        failures = _open_failures(format_, layout, records)
-        rows = sum(record.rows for record in records)
+        manifests = Manifests(layout)
+        records = [(home, replace(record, ids="")) for home, record in manifests.records()]
+        manifests.refuse_damage()
+        failures = _open_failures(format_, layout)
+        rows = sum(record.rows for _, record in records)
+        wrote = [layout.of(rank) for rank in layout.ranks() if not rank or layout.of(rank).manifest.exists()]
+        ranks = tuple(_rank_status(rank, records) for rank in wrote)
         return SinkStatus(
             sink=sink,
             rows_total=run.total,
@@ -117,29 +149,74 @@ def read_status(sink: str) -> SinkStatus:
             rows_failed=len(failures),
             rows_missing=None if run.total is None else max(0, run.total - rows),
             shards=len(records),
-            bytes=sum(record.size_bytes for record in records),
+            bytes=sum(record.size_bytes for _, record in records),
             run=run.run,
             fingerprint=run.fingerprint,
-            is_written=is_locked(layout.lock),
+            is_written=any(rank.is_written for rank in ranks),
             failures=tuple(failures[:_FAILURE_SAMPLE]),
+            ids=run.ids,
+            ranks=ranks,
         )
 
 
-def _open_failures(sink: Sink, layout: Layout, records: list[ShardRecord]) -> list[Failure]:
-    failures, _ = read_failures(layout.failures)
+def _rank_status(layout: Layout, records: list[tuple[int, ShardRecord]]) -> RankStatus:
+    rows = [record.rows for home, record in records if home == layout.rank]
+    return RankStatus(layout.rank, sum(rows), len(rows), is_locked(layout.lock))
+
+
+def _open_failures(sink: Sink, layout: Layout) -> list[Failure]:
+    failures = all_failures([layout.of(rank).failures for rank in layout.ranks()])
     if not failures:
         return []
-    committed = IdSet()
-    for record in records:
-        ids = decode_ids(record.ids, record.rows)
-        committed.add_many(sink.read_shard(layout.root / record.shard).ids if ids is None else ids)
+    committed = _ids_of(sink, layout)
     return [failure for failure in failures.values() if failure.id not in committed]
+
+
+def read_committed(sink: str) -> IdView:
+    """Return the ids of all committed rows of a sink, whichever rank wrote them; also while it is written.
+
+    Raises:
+        UsageError: There is no such sink, or its manifest is damaged.
+        SinkError: It cannot be read.
+    """
+    with storage_errors(sink, "read"):
+        format_, layout, _ = _existing(sink)
+        return IdView(_ids_of(format_, layout))
+
+
+def _ids_of(sink: Sink, layout: Layout) -> IdSet:
+    for _ in range(_MOST_READINGS - 1):
+        with suppress(FileNotFoundError):
+            return _read_ids(sink, layout)
+    return _read_ids(sink, layout)
+
+
+def _read_ids(sink: Sink, layout: Layout) -> IdSet:
+    committed = IdSet()
+    manifests = Manifests(layout)
+    for _, record in manifests.records():
+        path = layout.root / record.shard
+        found = size_of(path)
+        if record.rows > most_rows(found):  # so that what is claimed takes no memory
+            raise SinkConflictError(
+                f"shard {path} has {found:,} bytes",
+                why=f"the manifest says that it has {record.rows:,} rows",
+                hint=f"see what else is damaged with: interlock verify {sink.scheme}:{layout.root}",
+            )
+        code = parse_code(record.ids, record.rows)
+        if code is None:
+            committed.add_many(sink.read_shard(path).ids)
+        else:
+            committed.add_code(code)
+    manifests.refuse_damage()
+    return committed
 
 
 def verify_sink(sink: str) -> VerifyReport:
     """Read a sink whole and compare it with its manifest: hashes, ids, duplicates, shards that nobody recorded.
 
-    A shard that is seen while a live process writes is given time: it counts as unrecorded only if nobody writes.
+    A shard that is seen while a live process of this machine writes is given time: it counts as unrecorded only if none
+    does.
 
     Raises:
         UsageError: There is no such sink, or its manifest is damaged.
@@ -148,13 +225,14 @@ def verify_sink(sink: str) -> VerifyReport:
     with storage_errors(sink, "read"):
         format_, layout, run = _existing(sink)
         seen = layout.visible()
-        was_written = is_locked(layout.lock)
-        manifest = scan_manifest(layout)
+        was_written = any(is_locked(layout.of(rank).lock) for rank in layout.ranks())
+        manifests = Manifests(layout)
         check = _Verification(format_, layout, run)
-        check.problems += [(layout.manifest.name, problem) for problem in manifest.problems]
-        for record in manifest.records:
-            check.shard(record)
-        known = {record.shard for record in manifest.records}
+        known = set()
+        for home, record in manifests.records():
+            known.add(record.shard)
+            check.shard(home, record)
+        check.problems[:0] = manifests.problems
         for name in seen:
             if name not in known and not (was_written and layout.owns_name(name)):
                 check.problems.append((name, "it is not in the manifest, so none of its rows is committed"))
@@ -162,7 +240,7 @@ def verify_sink(sink: str) -> VerifyReport:
             sink=sink,
             ok=not check.problems and not check.duplicates,
             rows=check.rows,
-            shards=len(manifest.records),
+            shards=len(known),
             problems=tuple(check.problems),
             duplicates=check.duplicates,
             missing=None if run.total is None else max(0, run.total - len(check.ids)),
@@ -182,12 +260,14 @@ class _Verification:
         self.rows = 0
         self.ids = IdSet()
 
-    def shard(self, record: ShardRecord) -> None:
+    def shard(self, home: int, record: ShardRecord) -> None:
         """Check one shard; what is wrong with it is a problem, not an exception."""
         path = self._layout.root / record.shard
         try:
             if not path.exists():
-                self._problem(record, "it is missing")
+                is_cut = self._layout.of(home).temporary(record.shard).exists()
+                what = "it is not shown yet, since a merge or compact was cut: merge again" if is_cut else ""
+                self._problem(record, what or "it is missing")
                 return
             if not self._has_its_bytes(record):
                 return  # what does not match its hash is not parsed
@@ -216,7 +296,7 @@ class _Verification:
 
     def _check_ids(self, record: ShardRecord, ids: IdArray) -> None:
         self.rows += len(ids)
-        told = decode_ids(record.ids, record.rows)
+        told = decode_ids(record.ids, record.rows) if len(ids) == record.rows else None
         if len(ids) != record.rows:
             self._problem(record, f"it has {len(ids)} rows, the manifest says {record.rows}")
         elif told is not None and not np.array_equal(np.sort(ids), told):

@@ -17,7 +17,7 @@ from interlock.devices import HostDevice
 from interlock.drain._blocks import blocks_of, landed_of, size_of
 from interlock.drain._jobs import Landing, Rejected, RowsJob, Written
 from interlock.drain._leaves import aligned, chunk_bytes, column_of, rows_that_fit
-from interlock.drain._schema import check_same
+from interlock.drain._schema import Limits, check_same
 from interlock.drain._spans import jobs_waiting, span
 from interlock.drain._staging import Staging
 from interlock.drain._verify import Poisoner, sums_at_put
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from interlock._core._protocols import Device, DeviceArray, Pieces
     from interlock._core._sums import Sums
-    from interlock.drain._ids import IdArray, IdSet
+    from interlock.drain._ids import IdArray
+    from interlock.drain._idsets import IdSet
     from interlock.drain._jobs import Link, Message
     from interlock.drain._leaves import Leaf, Taken
     from interlock.drain._schema import Schema
@@ -58,6 +59,7 @@ class Intake:
         borrow: Whether to take no snapshots.
         timeout_s: Bound on every wait.
         verify: Whether to take checksums of what is put, and to poison slots that come back.
+        limits: What the sink holds; all that is known, if that is not given.
 
     Attributes:
         last_tick: Tick of the last job.
@@ -77,6 +79,7 @@ class Intake:
         borrow: bool,
         timeout_s: float,
         verify: bool = False,
+        limits: Limits | None = None,
     ) -> None:
         self._link = link
         self._seen = seen
@@ -86,6 +89,7 @@ class Intake:
         self._borrow = borrow
         self._timeout_s = timeout_s
         self._verify = verify
+        self._limits = limits or Limits()
         self._number = -1
         self._stagings: dict[int, Staging] = {}
         self._host: Device = HostDevice()
@@ -226,7 +230,7 @@ class Intake:
 
     def _check(self, taken: Mapping[str, Taken]) -> Schema:
         """Return the columns of this sink, in their order, if the taken leaves fit them."""
-        given = tuple(column_of(name, one) for name, one in taken.items())
+        given = tuple(column_of(name, one, self._limits) for name, one in taken.items())
         if self._schema is None:
             self._schema = given
         check_same(self._schema, given)

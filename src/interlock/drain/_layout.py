@@ -7,8 +7,13 @@
                     manifest.jsonl     one line per committed shard
                     failures.jsonl     one line per failure of a row
                     lock               held by the one live writer
+                    open               held for a moment, by whoever opens, settles or rewrites
                     tmp/               shards being written; names end in .tmp
                     quarantine/        shards that nobody vouches for; names end in .quarantined
+
+That is rank 0. Rank 3 has the same for itself, but for `run.json` and `open`: `part-<run>-r00003-<number><suffix>`,
+`manifest-r00003.jsonl`, `failures-r00003.jsonl`, `lock-r00003`, `tmp-r00003/`, `quarantine-r00003/`, and
+`run-r00003.json` with the schema of its rows. No two processes write to one file.
 
 Readers of Parquet skip names that begin with an underscore, and no glob for ``*.parquet`` meets a temporary.
 """
@@ -18,8 +23,10 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, Self, final
 
 from interlock.errors import SinkConflictError
 
@@ -27,27 +34,51 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONTROL = "_interlock"
-_NAME = re.compile(r"part-(?P<run>[0-9a-f]{8})-(?P<number>[0-9]{6,12})(?P<suffix>\.[a-z]+)?")
+MOST_RANKS = 100_000
+_NAME = re.compile(r"part-(?P<run>[0-9a-f]{8})-(?:r(?P<rank>[0-9]{5})-)?(?P<number>[0-9]{6,12})(?P<suffix>\.[a-z]+)?")
+_OF_RANK = re.compile(r"(?:run|manifest|failures|lock|tmp|quarantine)-r(?P<rank>[0-9]{5})(?:\.jsonl?)?")
+_TRY_EVERY_S = 0.01
 
 
-def parse_name(name: str) -> tuple[str, int, str] | None:
-    """Return the run, number and suffix that a shard's name tells, or None if it is not a shard's name."""
+class ShardName(NamedTuple):
+    """What a shard's name tells."""
+
+    run: str
+    rank: int
+    number: int
+    suffix: str
+
+
+def parse_name(name: str) -> ShardName | None:
+    """Return what a shard's name tells, or None if it is not a shard's name."""
     match = _NAME.fullmatch(name)
-    return (match["run"], int(match["number"]), match["suffix"] or "") if match else None
+    if match is None:
+        return None
+    return ShardName(match["run"], int(match["rank"] or 0), int(match["number"]), match["suffix"] or "")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The paths of one sink.
+    """The paths of one rank of a sink.
 
     Attributes:
         root: The folder.
         suffix: End of a shard's name; empty where a shard is a folder.
+        rank: Whose paths.
     """
 
     root: Path
     suffix: str
+    rank: int = 0
+
+    def of(self, rank: int) -> Self:
+        """Return the paths of another rank."""
+        return replace(self, rank=rank)
+
+    @property
+    def _tag(self) -> str:
+        return f"-r{self.rank:05d}" if self.rank else ""
 
     @property
     def control(self) -> Path:
@@ -60,38 +91,48 @@ class Layout:
         return self.control / "run.json"
 
     @property
+    def schema_file(self) -> Path:
+        """The columns that this rank writes."""
+        return self.control / f"run{self._tag}.json"
+
+    @property
+    def opening(self) -> Path:
+        """Held by whoever changes what belongs to no rank or to a dead one."""
+        return self.control / "open"
+
+    @property
     def manifest(self) -> Path:
         """The committed shards."""
-        return self.control / "manifest.jsonl"
+        return self.control / f"manifest{self._tag}.jsonl"
 
     @property
     def failures(self) -> Path:
         """The failures of rows."""
-        return self.control / "failures.jsonl"
+        return self.control / f"failures{self._tag}.jsonl"
 
     @property
     def lock(self) -> Path:
         """Held by the writer."""
-        return self.control / "lock"
+        return self.control / f"lock{self._tag}"
 
     @property
     def temporaries(self) -> Path:
         """Folder of what is being written."""
-        return self.control / "tmp"
+        return self.control / f"tmp{self._tag}"
 
     @property
     def quarantine(self) -> Path:
         """Folder of what nobody vouches for."""
-        return self.control / "quarantine"
+        return self.control / f"quarantine{self._tag}"
 
     def shard_name(self, run: str, number: int) -> str:
         """Return the name of a shard."""
-        return f"part-{run[:8]}-{number:06d}{self.suffix}"
+        return f"part-{run[:8]}{self._tag}-{number:06d}{self.suffix}"
 
     def owns_name(self, name: str) -> bool:
         """Tell whether `name` is a shard's name in this layout; such a name never leads out of the folder."""
         parsed = parse_name(name)
-        return parsed is not None and parsed[2] == self.suffix
+        return parsed is not None and parsed.suffix == self.suffix
 
     def temporary(self, name: str) -> Path:
         """Return where `name` is written before it is shown."""
@@ -107,6 +148,15 @@ class Layout:
                 and (entry.name.endswith(self.suffix) if self.suffix else entry.is_dir())
             )
 
+    def ranks(self) -> list[int]:
+        """Return the ranks that have left something here, and 0."""
+        found = {0}
+        if self.control.is_dir():
+            matches = (_OF_RANK.fullmatch(entry.name) for entry in self.control.iterdir())
+            found |= {int(match["rank"]) for match in matches if match}
+            found |= {parsed.rank for parsed in map(parse_name, self.visible()) if parsed}
+        return sorted(found)
+
     def make(self) -> None:
         """Make the folders."""
         for folder in (self.root, self.control, self.temporaries, self.quarantine):
@@ -118,10 +168,12 @@ class Layout:
             return True
         if [entry.name for entry in self.root.iterdir()] != [CONTROL] or not self.control.is_dir():
             return False
-        known = {self.lock, self.temporaries, self.quarantine}
-        held = set(self.control.iterdir())
-        folders = [folder for folder in (self.temporaries, self.quarantine) if folder.is_dir()]
-        return held <= known and all(entry.suffix == ".tmp" for folder in folders for entry in folder.iterdir())
+        held = list(self.control.iterdir())
+        folders = [entry for entry in held if entry.name.startswith(("tmp", "quarantine")) and entry.is_dir()]
+        locks = [entry for entry in held if entry.name.startswith(("lock", "open")) and entry.is_file()]
+        return len(held) == len(folders) + len(locks) and all(
+            entry.suffix == ".tmp" for folder in folders for entry in folder.iterdir()
+        )
 
 
 _held: set[int] = set()
@@ -145,28 +197,29 @@ class FolderLock:
     Args:
         path: The lock file; made if it is not there.
         sink: Shown in messages.
+        wait_s: How long to wait for somebody else to let go.
 
     Raises:
         SinkConflictError: Somebody else holds it.
     """
 
-    def __init__(self, path: Path, sink: str) -> None:
+    def __init__(self, path: Path, sink: str, *, wait_s: float = 0.0) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor, wait_s)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError as error:
             holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
             os.close(descriptor)
             raise SinkConflictError(
                 f"{sink} is being written by another drain",
                 why=f"process {holder or 'unknown'} holds {path}",
-                hint="wait until it ends, or write to another sink",
+                hint="wait until it ends, or write to another sink; processes of one job have a rank each",
             ) from error
         except OSError:
             os.close(descriptor)
             raise
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         _held.add(descriptor)
         self._descriptor = descriptor
 
@@ -177,6 +230,29 @@ class FolderLock:
             os.ftruncate(self._descriptor, 0)
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child may not have let go of its copy yet
             os.close(self._descriptor)
+
+
+def _lock(descriptor: int, wait_s: float) -> None:
+    """Take a lock, trying again for `wait_s`: no event tells that another process let go."""
+    until_s = time.monotonic() + wait_s
+    pause = threading.Event()
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                raise
+            pause.wait(_TRY_EVERY_S)
+        else:
+            return
+
+
+def take_lock(path: Path, sink: str) -> FolderLock | None:
+    """Return the lock at `path`, or None if somebody else holds it."""
+    try:
+        return FolderLock(path, sink)
+    except SinkConflictError:
+        return None
 
 
 def is_locked(path: Path) -> bool:

@@ -13,7 +13,7 @@ from interlock._core._protocols import DeviceArray, Export, Pieces
 from interlock._core._tree import flatten
 from interlock.devices import open_device
 from interlock.drain._blocks import rows_of
-from interlock.drain._schema import ID_COLUMN, Column, check_dtype
+from interlock.drain._schema import ID_COLUMN, Column, Limits, check_dtype
 from interlock.errors import DeviceError, UsageError
 from interlock.frameworks import device_array_of, framework_of
 
@@ -122,10 +122,15 @@ def leaves_of(outputs: Any, rows: int) -> list[Leaf]:
         if not name or name == ID_COLUMN:
             why = "the column of that name holds the ids" if name else "a column needs a name"
             raise UsageError(f"an output is called {name!r}", why=why, hint="rename it")
-    return [_leaf(name, value, rows) for name, value in zip(names, values, strict=True)]
+    return [leaf_of(name, value, rows) for name, value in zip(names, values, strict=True)]
 
 
-def _leaf(name: str, value: Any, rows: int) -> Leaf:
+def leaf_of(name: str, value: Any, rows: int) -> Leaf:
+    """Return a leaf.
+
+    Raises:
+        UsageError: `value` is no array, or its first axis is not `rows`.
+    """
     on_device = isinstance(value, (DeviceArray, Pieces))
     framework = None if on_device else framework_of(value)
     if framework is None and not on_device:
@@ -153,14 +158,14 @@ def _leaf(name: str, value: Any, rows: int) -> Leaf:
     return Leaf(name, value, framework, rows, math.prod(shape[1:]) * int(itemsize))
 
 
-def column_of(name: str, taken: Taken) -> Column:
+def column_of(name: str, taken: Taken, limits: Limits) -> Column:
     """Return the column that a taken leaf fills.
 
     Raises:
-        UsageError: Sinks do not store its dtype.
+        UsageError: The sink does not store its dtype.
     """
     dtype = np.dtype(taken.dtype)
-    check_dtype(name, dtype)
+    check_dtype(name, dtype, limits)
     return Column(name, dtype.name, tuple(taken.shape[1:]))
 
 

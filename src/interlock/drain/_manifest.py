@@ -1,6 +1,8 @@
 """The manifest: which shards are committed, one line each.
 
-A row is committed when its shard's line is on the storage.
+A row is committed when its shard's line is on the storage. Each rank has a manifest of its own; together they are the
+dataset. A line may say that its shard replaces others, as after compaction, or that shards are gone whose rows are all
+in others: such shards count no more, in whichever manifest they are.
 """
 
 from __future__ import annotations
@@ -9,13 +11,18 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from interlock.drain._files import lines_of, seal, sync, unseal
+from interlock.drain._files import seal, sync, unseal
 from interlock.errors import SinkConflictError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from interlock.drain._layout import Layout
+
+_FREE_ROWS = 4096
+_MOST_ROWS_PER_BYTE = 256
+"""No format packs ids closer. So a manifest cannot make a reader take more than 32 bytes for each that lies there."""
 
 
 @final
@@ -28,7 +35,8 @@ class ShardRecord:
         rows: Number of rows.
         size_bytes: Bytes of its files.
         sha256: As `interlock.drain._digests.Digest` says.
-        ids: Code of its ids, as `encode_ids` says.
+        ids: Code of its ids, as `interlock.drain._idcodes` says.
+        replaces: Shards that count no more.
     """
 
     shard: str
@@ -36,17 +44,40 @@ class ShardRecord:
     size_bytes: int
     sha256: str
     ids: str
+    replaces: tuple[str, ...] = ()
 
     def line(self) -> bytes:
         """Return the line of the manifest."""
-        return seal(
-            {"shard": self.shard, "rows": self.rows, "bytes": self.size_bytes, "sha256": self.sha256, "ids": self.ids}
-        )
+        value = {"shard": self.shard, "rows": self.rows, "bytes": self.size_bytes, "sha256": self.sha256}
+        more = {"replaces": list(self.replaces)} if self.replaces else {}
+        return seal({**value, "ids": self.ids, **more})
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardRecord:
-        """Undo `line`."""
-        return cls(value["shard"], value["rows"], value["bytes"], value["sha256"], value["ids"])
+        """Undo `line`.
+
+        Raises:
+            ValueError: The value is no record, or claims more rows than there can be in so many bytes.
+        """
+        try:
+            rows, size_bytes = int(value["rows"]), int(value["bytes"])
+            names = tuple(str(name) for name in value.get("replaces", ()))
+            record = cls(str(value["shard"]), rows, size_bytes, str(value["sha256"]), str(value["ids"]), names)
+        except (KeyError, TypeError, OverflowError) as error:
+            raise ValueError(f"it is no record: {error}") from error
+        if not 0 < rows <= most_rows(size_bytes):
+            raise ValueError(f"it says {rows:,} rows in {size_bytes:,} bytes")
+        return record
+
+
+def most_rows(size_bytes: int) -> int:
+    """Return how many rows there can be in a shard of so many bytes."""
+    return _FREE_ROWS + _MOST_ROWS_PER_BYTE * size_bytes
+
+
+def gone_line(names: list[str]) -> bytes:
+    """Return the line which says that shards count no more, since all their rows are in others."""
+    return seal({"gone": names})
 
 
 @final
@@ -79,55 +110,114 @@ class LineLog:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class ManifestContent:
-    """What a manifest says.
+class ManifestReader:
+    """Reads the manifest of one rank, line by line.
+
+    Args:
+        layout: The paths of the rank.
 
     Attributes:
-        records: The committed shards, oldest first.
-        whole_bytes: Offset at which a torn last line begins; else the length of the file.
-        problems: What is wrong with lines before the last.
+        rank: Whose it is.
+        problems: What is wrong with lines before the last, once they were read.
+        whole_bytes: Offset at which a torn last line begins, else the length of the file, once it was read.
     """
 
-    records: list[ShardRecord]
-    whole_bytes: int
-    problems: list[str]
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.rank = layout.rank
+        self.problems: list[str] = []
+        self.whole_bytes = 0
+
+    def gone(self) -> set[str]:
+        """Return the names of shards that lines say are replaced or gone."""
+        names: set[str] = set()
+        for _, line in self._lines():
+            if b'"replaces":' in line or line.startswith(b'{"gone":'):
+                value = unseal(line) or {}
+                told = value.get("replaces") or value.get("gone")
+                names.update(map(str, told if isinstance(told, list) else ()))
+        return names
+
+    def records(self) -> Iterator[ShardRecord]:
+        """Yield what the lines say, oldest first; afterwards `problems` and `whole_bytes` are known."""
+        self.problems, self.whole_bytes = [], 0
+        damaged = ""
+        for number, (end, line) in enumerate(self._lines(), 1):
+            if damaged:
+                self.problems.append(damaged)  # it was not the last line, so no crash tore it
+            value = unseal(line)
+            damaged = "" if value is not None else f"line {number} does not match its check"
+            if value is None:
+                continue
+            self.whole_bytes = end
+            if "gone" in value:
+                continue
+            if not self._layout.owns_name(str(value.get("shard"))):
+                self.problems.append(f"line {number} names {value.get('shard')!r}, which is no shard of this sink")
+                continue
+            try:
+                yield ShardRecord.from_json(value)
+            except ValueError as error:
+                self.problems.append(f"line {number}: {error}")
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield each line with the offset of its end."""
+        end = 0
+        try:
+            with self._layout.manifest.open("rb") as file:
+                for line in file:
+                    end += len(line)
+                    yield end, line
+                    if not line.endswith(b"\n"):
+                        return  # a live rank may be writing it: what it appends meanwhile is no line of its own
+        except FileNotFoundError:
+            return
 
 
-def scan_manifest(layout: Layout) -> ManifestContent:
-    """Return what the manifest says, and what is wrong with it."""
-    records: list[ShardRecord] = []
-    problems: list[str] = []
-    content = layout.manifest.read_bytes() if layout.manifest.exists() else b""
-    whole = 0
-    for number, (end, line) in enumerate(lines_of(content), 1):
-        value = unseal(line)
-        if value is None and end == len(content):
-            break
-        whole = end
-        if value is None:
-            problems.append(f"line {number} does not match its check")
-        elif not layout.owns_name(str(value.get("shard"))):
-            problems.append(f"line {number} names {value.get('shard')!r}, which is no shard of this sink")
-        else:
-            records.append(ShardRecord.from_json(value))
-    return ManifestContent(records, whole, problems)
+@final
+class Manifests:
+    """The manifests of all ranks: one dataset.
 
+    Args:
+        layout: The paths of any rank.
 
-def read_manifest(layout: Layout) -> ManifestContent:
-    """Return what the manifest says.
-
-    Raises:
-        SinkConflictError: A line before the last is damaged, or names what cannot be a shard.
+    Attributes:
+        readers: One for each rank, lowest first.
+        gone: Shards that count no more.
     """
-    content = scan_manifest(layout)
-    if content.problems:
-        raise SinkConflictError(
-            f"{layout.manifest} is damaged",
-            why=content.problems[0],
-            hint="restore it from a copy, or start again with --restart",
-        )
-    return content
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.readers = [ManifestReader(layout.of(rank)) for rank in layout.ranks()]
+        self.gone = {name for reader in self.readers for name in reader.gone()}
+
+    def records(self) -> Iterator[tuple[int, ShardRecord]]:
+        """Yield the rank in whose manifest it is and the record of each shard that counts, once; lowest ranks first."""
+        seen: set[str] = set()
+        for reader in self.readers:
+            for record in reader.records():
+                if record.shard not in self.gone and record.shard not in seen:
+                    seen.add(record.shard)
+                    yield reader.rank, record
+
+    @property
+    def problems(self) -> list[tuple[str, str]]:
+        """What is wrong: (manifest, what). Complete when the records were read."""
+        found = ((self._layout.of(reader.rank).manifest, reader.problems) for reader in self.readers)
+        return [(path.name, problem) for path, problems in found for problem in problems]
+
+    def refuse_damage(self) -> None:
+        """Refuse manifests of which a line before the last is damaged, or names what cannot be a shard.
+
+        Raises:
+            SinkConflictError: One is.
+        """
+        for name, problem in self.problems:
+            raise SinkConflictError(
+                f"{self._layout.control / name} is damaged",
+                why=problem,
+                hint="restore it from a copy, or start again with --restart",
+            )
 
 
 def cut_torn_line(path: Path, whole: int) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from interlock.drain._ids import IdSet, kind_of
+from interlock.drain._ids import kind_of
+from interlock.drain._idsets import IdSet
 from interlock.drain._publish import PublishTimes
 from interlock.drain._run import RunRecord
 from interlock.drain._schema import Column
@@ -47,7 +48,6 @@ class ForgottenFailures:
         """Do nothing: there is no file."""
 
 
-@final
 class NullStore:
     """Stands where a sink's folder would.
 
@@ -56,7 +56,7 @@ class NullStore:
         total: As in `Store`.
 
     Attributes:
-        text: `null:`.
+        text: `null:`, or what stands for it.
         place: Shown in messages.
         run: What the rows look like.
         committed: Ids of the rows that came.
@@ -64,20 +64,22 @@ class NullStore:
         failures: Failures of rows.
     """
 
-    text = NULL
-    place = NULL
     resumed_rows = 0
 
     def __init__(self, *, fingerprint: dict[str, Any] | None, total: int | None) -> None:
+        self.text = self.place = NULL
         self.run = RunRecord.new("null", fingerprint, total)
         self.committed = IdSet()
         self.failures = ForgottenFailures()
+
+    def publisher(self) -> NullPublisher:
+        """Return what counts rows."""
+        return NullPublisher(self)
 
     def close(self) -> None:
         """Do nothing: there is nothing to let go of."""
 
 
-@final
 class NullPublisher:
     """Counts rows in place of writing shards.
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from interlock.drain._digests import Digest
 from interlock.drain._files import remove, size_of, sync, sync_shard
-from interlock.drain._ids import encode_ids
+from interlock.drain._idcodes import encode_ids
 from interlock.drain._manifest import ShardRecord
 from interlock.drain._schema import Column
 from interlock.drain._spans import span

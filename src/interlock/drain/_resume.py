@@ -9,6 +9,7 @@ import numpy as np
 
 from interlock._core._protocols import SupportsIds, SupportsReadInto
 from interlock.drain._ids import as_ids
+from interlock.drain._todo import todo, todo_rows
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from interlock.drain._ids import IdSet
+    from interlock.drain._idsets import IdSet
+    from interlock.drain._todo import Todo
 
-_BLOCK_ROWS = 1 << 20
+_ASKED_ROWS = 1 << 20
+_MOST_LISTED = 1 << 22
+"""Rows up to which their numbers are kept as they are; beyond, as a bit each."""
 
 
 class PendingSource:
@@ -26,31 +30,40 @@ class PendingSource:
 
     Args:
         source: The whole source.
-        index: Which samples of it are left.
+        left: Which samples of it are left.
 
     Attributes:
         source: As given.
-        index: As given, int64.
     """
 
-    def __init__(self, source: Any, index: npt.NDArray[np.int64]) -> None:
+    def __init__(self, source: Any, left: Todo) -> None:
         self.source = source
-        self.index = index
+        self._left = left
+        self._index = self.index if len(left) <= _MOST_LISTED else None
         # Asked once: asking a protocol takes 10 us, which is too much for each row.
         self._names = source if isinstance(source, SupportsIds) else None
 
+    @property
+    def index(self) -> npt.NDArray[np.int64]:
+        """The numbers of the samples that are left. Takes 8 bytes for each."""
+        parts = list(self._left.position_blocks())
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self._left)
+
+    def _row(self, index: int) -> int:
+        return self._left.position(index) if self._index is None else int(self._index[index])
 
     def __getitem__(self, index: int, /) -> Any:
-        return self.source[int(self.index[index])]
+        return self.source[self._row(index)]
 
     def __repr__(self) -> str:
-        return f"PendingSource({len(self.index)} of {len(self.source)})"
+        return f"PendingSource({len(self)} of {len(self.source)})"
 
     def id_of(self, index: int) -> int | str:
         """Return the id of sample `index` of what is left."""
-        row = int(self.index[index])
+        row = self._row(index)
         return row if self._names is None else self._names.id_of(row)
 
 
@@ -60,10 +73,12 @@ class PendingBlockSource(PendingSource):
 
     def read_into(self, indices: Sequence[int], out: Any) -> None:
         """As in `SupportsReadInto`."""
-        self.source.read_into(self.index[np.asarray(indices, np.int64)], out)
+        wanted = np.asarray(indices, np.int64)
+        rows = self._left.positions(wanted) if self._index is None else self._index[wanted]
+        self.source.read_into(rows, out)
 
 
-def pending_source(source: Any, committed: IdSet) -> PendingSource | Iterator[tuple[Any, Any]]:
+def pending_source(source: Any, committed: IdSet, rank: int, world: int) -> PendingSource | Iterator[tuple[Any, Any]]:
     """Return what of `source` is not committed; see `Drain.pending`.
 
     Raises:
@@ -76,9 +91,10 @@ def pending_source(source: Any, committed: IdSet) -> PendingSource | Iterator[tu
             hint="pass something with __len__ and __getitem__(int), or an iterable of (id, sample)",
         )
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
-        index = _pending_index(source, committed)
-        is_block = isinstance(source, SupportsReadInto)
-        return PendingBlockSource(source, index) if is_block else PendingSource(source, index)
+        rows = range(len(source))
+        has_names = isinstance(source, SupportsIds)
+        left = (todo_rows if has_names else todo)(source if has_names else rows, committed, rank, world)
+        return PendingBlockSource(source, left) if isinstance(source, SupportsReadInto) else PendingSource(source, left)
     if isinstance(source, Iterable):
         return _pending_pairs(source, committed)
     raise UsageError(
@@ -86,19 +102,6 @@ def pending_source(source: Any, committed: IdSet) -> PendingSource | Iterator[tu
         why="it can be neither indexed nor iterated",
         hint="pass something with __len__ and __getitem__(int), or an iterable of (id, sample)",
     )
-
-
-def _pending_index(source: Any, committed: IdSet) -> npt.NDArray[np.int64]:
-    count = len(source)
-    found = []
-    for start in range(0, count, _BLOCK_ROWS):
-        stop = min(start + _BLOCK_ROWS, count)
-        if isinstance(source, SupportsIds):
-            ids = as_ids([source.id_of(row) for row in range(start, stop)])
-        else:
-            ids = np.arange(start, stop, dtype=np.int64)
-        found.append(start + np.flatnonzero(~committed.contains_many(ids)))
-    return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
 
 
 def _pending_pairs(source: Iterable[Any], committed: IdSet) -> Iterator[tuple[Any, Any]]:

@@ -7,12 +7,13 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
-from interlock.drain._files import check_of, replace_file
-from interlock.drain._schema import Column, Schema
+from interlock.drain._files import check_of, remove, replace_file
+from interlock.drain._schema import Column, Schema, check_same
 from interlock.errors import SinkConflictError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from interlock.drain._layout import Layout
 
@@ -53,12 +54,21 @@ class RunRecord:
         Raises:
             SinkConflictError: It is damaged, or of another format.
         """
+        record = cls._read(layout.run_file)
+        if record is None or record.schema is not None:
+            return record
+        others = (other for other in _schemas(layout, record.run) if other.schema is not None)
+        first = next(others, record)
+        return replace(record, schema=first.schema, ids=first.ids)
+
+    @classmethod
+    def _read(cls, path: Path) -> RunRecord | None:
         try:
-            value = json.loads(layout.run_file.read_bytes())
+            value = json.loads(path.read_bytes())
             if value.pop("check") != check_of(value):
-                raise _bad_record(layout, "it does not match its check")
+                raise _bad_record(path, "it does not match its check")
             if value["format"] != FORMAT:
-                raise _bad_record(layout, f"it has the format {value['format']!r}, this version writes {FORMAT}")
+                raise _bad_record(path, f"it has the format {value['format']!r}, this version writes {FORMAT}")
             schema = value["schema"]
             columns = None if schema is None else tuple(Column.from_json(one) for one in schema)
             run = str(value["run"])
@@ -66,25 +76,61 @@ class RunRecord:
             return cls(str(value["sink"]), run, value["fingerprint"], value["total"], columns, value["ids"])
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, SinkConflictError):
                 raise
-            raise _bad_record(layout, f"it is damaged: {error}") from error
+            raise _bad_record(path, f"it is damaged: {error}") from error
 
     def save(self, layout: Layout) -> None:
         """Replace the record in the folder, durably."""
+        self._save(layout.run_file, layout)
+
+    def save_schema(self, layout: Layout) -> None:
+        """Replace what the folder knows of the rows of a rank, durably."""
+        self._save(layout.schema_file, layout)
+
+    def _save(self, path: Path, layout: Layout) -> None:
         schema = None if self.schema is None else [column.as_json() for column in self.schema]
         value = {"format": FORMAT, **asdict(self), "schema": schema}
         content = json.dumps({**value, "check": check_of(value)}, indent=1).encode() + b"\n"
-        replace_file(layout.run_file, content, layout.temporary("run.json"))
+        replace_file(path, content, layout.temporary("run.json"))
 
     def with_schema(self, schema: Schema, ids: str) -> RunRecord:
         """Return the record with columns and the kind of ids."""
         return replace(self, schema=schema, ids=ids)
 
 
-def _bad_record(layout: Layout, why: str) -> SinkConflictError:
-    return SinkConflictError(f"cannot use {layout.run_file}", why=why, hint="write to another sink")
+def _bad_record(path: Path, why: str) -> SinkConflictError:
+    return SinkConflictError(f"cannot use {path}", why=why, hint="write to another sink")
+
+
+def _schemas(layout: Layout, run: str) -> Iterator[RunRecord]:
+    """Yield what each rank knows of the rows of a run."""
+    for rank in layout.ranks():
+        record = RunRecord._read(layout.of(rank).schema_file)  # noqa: SLF001 - of this module
+        if record is not None and record.run == run:
+            yield record
+
+
+def other_schema(layout: Layout, mine: RunRecord) -> str:
+    """Return how the rows of other ranks differ from those of one; empty if they do not."""
+    for other in _schemas(layout, mine.run):
+        if other.schema is None or mine.schema is None:
+            continue
+        if other.ids != mine.ids:
+            return f"ids are {mine.ids} and {other.ids}"
+        try:
+            check_same(other.schema, mine.schema)
+        except UsageError as error:
+            return f"{error.what}: {error.why}"
+    return ""
+
+
+def forget_schemas(layout: Layout) -> None:
+    """Remove what ranks but 0 know of their rows."""
+    for rank in layout.ranks():
+        if rank:
+            remove(layout.of(rank).schema_file)
 
 
 def plain_fingerprint(fingerprint: Mapping[str, object] | None) -> dict[str, Any] | None:

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import numpy as np
+    import numpy.typing as npt
+
+    from interlock._core._protocols import Sink
 
 ID_COLUMN = "id"
+
+NUMBERS = frozenset(
+    {
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    }
+)
+"""Element types that every sink stores."""
+
+NARROW = frozenset({"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"})
+"""Element types of `ml_dtypes` that some sinks store besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +56,40 @@ class Column:
 Schema: TypeAlias = tuple[Column, ...]
 
 
-def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
-    """Refuse element types that sinks do not store.
+@final
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a sink holds, asked before anything of a put is taken.
+
+    Attributes:
+        scheme: Which sink, for messages.
+        dtypes: Element types besides `NUMBERS`.
+        check: Raises a `UsageError` on ids and names of outputs that cannot be stored; None if all can.
+    """
+
+    scheme: str = ""
+    dtypes: frozenset[str] = NARROW
+    check: Callable[[npt.NDArray[Any], Sequence[str]], None] | None = None
+
+    @classmethod
+    def of(cls, sink: Sink) -> Limits:
+        """Return what `sink` says, as in `SupportsLimits`; that of a sink that says nothing is all numbers."""
+        return cls(sink.scheme, getattr(sink, "dtypes", frozenset()), getattr(sink, "check", None))
+
+
+def holds_nan(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a value of `dtype` can be NaN."""
+    return dtype.kind == "f" or dtype.name in NARROW
+
+
+def check_dtype(name: str, dtype: np.dtype[Any], limits: Limits) -> None:
+    """Refuse element types that a sink does not store.
 
     Raises:
-        UsageError: `dtype` is none of bool, integers, unsigned integers, float16, float32, float64.
+        UsageError: `dtype` is none of bool, integers, unsigned integers, float16, float32, float64, nor one that the
+            sink stores besides.
     """
-    if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):  # noqa: PLR2004 - bytes of a double
+    if dtype.name in NUMBERS or dtype.name in limits.dtypes:
         return
     hints = {
         "c": "put its real and imaginary parts as two outputs",
@@ -56,10 +99,12 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
         "M": "put .astype('int64')",
         "m": "put .astype('int64')",
     }
+    cast = "cast it first, as with .float() or .astype('float32')"
+    kept = f"{cast}, or use safetensors:PATH, which keeps it"
     raise UsageError(
         f"output {name!r} has the dtype {dtype}",
-        why="sinks store bool, integers and float16 to float64",
-        hint=hints.get(dtype.kind, "cast it first, as with .float() or .astype('float32')"),
+        why=f"{limits.scheme or 'such a sink'}{':' * bool(limits.scheme)} stores bool, integers and float16 to float64",
+        hint=kept if dtype.name in NARROW else hints.get(dtype.kind, cast),
     )
 
 

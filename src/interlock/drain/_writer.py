@@ -21,6 +21,7 @@ from interlock._waiting import wait
 from interlock.drain._jobs import Ended, FailJob, FlushJob, Rejected, RowsJob, StopJob, Written
 from interlock.drain._null import NullPublisher, NullStore
 from interlock.drain._publish import Publisher
+from interlock.drain._schema import holds_nan
 from interlock.drain._spans import span
 from interlock.drain._verify import check
 from interlock.errors import DeviceError, InterlockError, SinkError
@@ -65,7 +66,7 @@ class Writer:
         self._settings = settings
         self._publisher: Publisher | NullPublisher
         if isinstance(store, NullStore):
-            self._publisher = NullPublisher(store)
+            self._publisher = store.publisher()
         else:
             self._publisher = Publisher(store, link.subject)
         self._tick = 0
@@ -191,7 +192,7 @@ class Writer:
         """Record rows with NaN as failed and return the others."""
         good = np.ones(len(ids), np.bool_)
         for name, column in columns.items():
-            if column.dtype.kind == "f":
+            if holds_nan(column.dtype):
                 bad = good & np.isnan(column).reshape(len(ids), -1).any(axis=1)
                 if bad.any():
                     self._reject(ids[bad], f"NaN in output {name!r}")

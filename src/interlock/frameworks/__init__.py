@@ -25,6 +25,7 @@ __all__ = [
     "framework_running",
     "on_devices",
     "process_rank",
+    "reductions_of",
 ]
 
 _TABLE = {
@@ -33,6 +34,11 @@ _TABLE = {
     "jax": ("interlock.frameworks._jax", "JaxFramework"),
     "cupy": ("interlock.frameworks._cupy", "CupyFramework"),
 }
+
+
+def reductions_of(framework: Framework) -> Any:
+    """Return the module whose `cast`, `top_k` and `argmax` make arrays of `framework` smaller where they lie."""
+    return importlib.import_module(f"interlock.frameworks._{framework.name}_reduce")
 
 
 _on_devices: tuple[Callable[[object], DeviceArray | None], ...] = ()

@@ -133,7 +133,7 @@ class TorchFramework:
                 hint="move it with .cpu() first",
             )
         try:
-            array = tensor.resolve_conj().resolve_neg().numpy()
+            array = _torch_drain.host_array(tensor)
         except (TypeError, RuntimeError) as error:
             raise UsageError(
                 f"a tensor of {tensor.dtype}, layout {tensor.layout}, has no NumPy form",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +15,15 @@ from interlock.errors import DeviceError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
     from interlock._core._protocols import Device
+
+_NARROW = frozenset(
+    getattr(torch, name)
+    for name in ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+    if hasattr(torch, name)
+)
 
 
 def device_array(value: torch.Tensor, *, borrow: bool, open_device: Callable[[str], Device]) -> DeviceArray | None:
@@ -60,14 +70,40 @@ def _check(value: torch.Tensor) -> str:
             why="rows are plain arrays",
             hint="convert it first, as with .to_dense() or .dequantize()",
         )
-    name = str(value.dtype).removeprefix("torch.")
     try:
-        np.dtype(name)
+        return narrow_dtype(value.dtype).name
     except TypeError as error:
         raise UsageError(
             f"a tensor of {value.dtype} has no NumPy form", why=str(error), hint="cast it first, as with .float()"
         ) from error
-    return name
+
+
+def narrow_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """Return the dtype of NumPy, or of `ml_dtypes`, that has the same name as torch's.
+
+    Raises:
+        TypeError: There is none.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name == "bfloat16" or name.startswith("float8_"):
+        with suppress(ModuleNotFoundError):  # importing it makes the names known to NumPy
+            importlib.import_module("ml_dtypes")
+    return np.dtype(name)
+
+
+def host_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Return a CPU tensor as an array over the same memory; bfloat16 and float8 as `ml_dtypes` has them.
+
+    Raises:
+        TypeError: NumPy has no such dtype.
+        RuntimeError: It has no such form.
+    """
+    plain = tensor.resolve_conj().resolve_neg()
+    if plain.dtype in _NARROW:
+        whole = plain.contiguous().view(torch.uint8 if plain.element_size() == 1 else torch.int16)
+        return whole.numpy().view(narrow_dtype(plain.dtype))
+    array: npt.NDArray[Any] = plain.numpy()
+    return array
 
 
 def _held(value: torch.Tensor, *, borrow: bool) -> torch.Tensor:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from interlock.drain._files import files_of
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +50,13 @@ def _same_bytes(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:
 
 
 class SinkConformance:
-    """Tests of a `Sink`."""
+    """Tests of a `Sink`.
+
+    Attributes:
+        text_ids: Ids that it must hold; fewer than these only where the format cannot, which `check` then refuses.
+    """
+
+    text_ids: tuple[str, ...] = ("a", "ä/b.png", "", "x" * 300, "日本")
 
     def make_sink(self, tmp_path: Path) -> Sink:  # noqa: ARG002 - subclasses may want it
         """Return the sink under test. To be overridden."""
@@ -77,9 +84,10 @@ class SinkConformance:
         assert set(sink.scheme) <= set(string.ascii_lowercase + string.digits)
         assert not sink.suffix or (sink.suffix.startswith(".") and sink.suffix[1:].isalpha())
 
-    def test_a_shard_with_a_suffix_is_a_file_and_one_without_is_a_folder(self, sink: Sink, path: Path) -> None:
+    def test_a_shard_without_a_suffix_is_a_folder(self, sink: Sink, path: Path) -> None:
+        """Else nothing would tell it from other files in the folder of the dataset."""
         self.write(sink, path, [1], {"x": np.ones(1)})
-        assert path.is_dir() is not bool(sink.suffix)
+        assert path.is_dir() or sink.suffix
 
     @pytest.mark.parametrize("shape", _ROW_SHAPES, ids=str)
     @pytest.mark.parametrize("dtype", DTYPES)
@@ -87,6 +95,14 @@ class SinkConformance:
         column = _column(dtype, 7, shape)
         self.write(sink, path, np.arange(7), {"x": column})
         assert _same_bytes(sink.read_rows(path, range(7))["x"], column)
+
+    def test_narrow_floats_come_back_bit_for_bit_or_are_not_claimed(self, sink: Sink, path: Path) -> None:
+        dtypes = sorted(getattr(sink, "dtypes", ()))
+        pytest.importorskip("ml_dtypes")
+        columns = {name: _column(name, 5, (3,)) for name in dtypes}
+        self.write(sink, path, np.arange(5), {"x": np.ones(5), **columns})
+        rows = sink.read_rows(path, range(5))
+        assert all(_same_bytes(rows[name], column) for name, column in columns.items())
 
     def test_rows_come_back_in_the_order_that_is_asked_for(self, sink: Sink, path: Path) -> None:
         column = np.arange(30.0).reshape(10, 3)
@@ -103,12 +119,12 @@ class SinkConformance:
 
     def test_ids_may_be_strings_of_any_length(self, sink: Sink, path: Path) -> None:
         writer = sink.open_shard(path, run=RUN)
-        writer.write(np.array(["a", "ä/b.png"]), {"x": np.zeros(2)})
-        writer.write(np.array(["", "x" * 300, "日本"]), {"x": np.ones(3)})
+        writer.write(np.array(self.text_ids[:2]), {"x": np.zeros(2)})
+        writer.write(np.array(self.text_ids[2:]), {"x": np.ones(len(self.text_ids) - 2)})
         writer.close()
         content = sink.read_shard(path)
         assert content.ids.dtype.kind == "U"
-        assert content.ids.tolist() == ["a", "ä/b.png", "", "x" * 300, "日本"]
+        assert content.ids.tolist() == list(self.text_ids)
 
     def test_writes_append(self, sink: Sink, path: Path) -> None:
         column = np.random.default_rng(0).random((100, 5))
@@ -169,24 +185,45 @@ class SinkConformance:
         writer.abandon()
         self.check_refused(sink, path)
 
-    def test_a_cut_shard_does_not_pass_for_a_whole_one(self, sink: Sink, path: Path) -> None:
-        self.write(sink, path, np.arange(100), {"x": np.ones(100)})
-        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+    def test_a_cut_shard_or_one_that_goes_on_does_not_pass_for_a_whole_one(self, sink: Sink, path: Path) -> None:
+        self.write(sink, path, np.arange(100), {"x": np.ones(100), "n": np.ones((100, 3), np.int8)})
+        for file in files_of(path):
             content = file.read_bytes()
             for kept in (0, len(content) // 2, len(content) - 3):
                 file.write_bytes(content[:kept])
                 self.check_refused(sink, path)
+            file.write_bytes(content + bytes(1024))
+            self.check_refused(sink, path)
             file.write_bytes(content)
         assert sink.read_shard(path).ids.size == 100
 
+    def test_a_shard_that_lacks_a_file_does_not_pass_for_a_whole_one(self, sink: Sink, path: Path) -> None:
+        self.write(sink, path, np.arange(3), {"x": np.ones(3), "y": np.ones((3, 2))})
+        for file in files_of(path):
+            content = file.read_bytes()
+            file.unlink()
+            with pytest.raises((UsageError, OSError)):
+                sink.read_shard(path)
+            file.write_bytes(content)
+        assert sink.read_shard(path).ids.size == 3
+
+    def test_what_a_sink_claims_to_hold_it_holds(self, sink: Sink, path: Path) -> None:
+        """`check` is what stands between a put and a drain that fails: what it lets through can be written."""
+        check = getattr(sink, "check", None)
+        ids = np.array(self.text_ids)
+        if check is not None:
+            check(np.arange(3), ["x", "pair.0"])
+            check(ids, ["x"])
+        self.write(sink, path, ids, {"x": np.ones(len(ids))})
+        assert sink.read_shard(path).ids.tolist() == list(self.text_ids)
+
     def test_something_else_does_not_pass_for_a_shard(self, sink: Sink, tmp_path: Path) -> None:
-        if sink.suffix:
-            path = tmp_path / f"other{sink.suffix}"
-            path.write_bytes(b"something else, and long enough to be read")
-        else:
-            path = tmp_path / "other"
-            path.mkdir()
-        self.check_refused(sink, path)
+        file = tmp_path / f"other{sink.suffix}"
+        file.write_bytes(b"something else, and long enough to be read")
+        self.check_refused(sink, file)
+        folder = tmp_path / f"folder{sink.suffix}"
+        folder.mkdir()
+        self.check_refused(sink, folder)
 
     @staticmethod
     def check_refused(sink: Sink, path: Path) -> None:

@@ -13,15 +13,22 @@ if TYPE_CHECKING:
 
 _TABLE = {
     "parquet": ("interlock.drain._sinks._parquet", "ParquetSink", "pyarrow"),
+    "arrow": ("interlock.drain._sinks._arrow", "ArrowSink", "pyarrow"),
     "npy": ("interlock.drain._sinks._npy", "NpySink", ""),
+    "safetensors": ("interlock.drain._sinks._safetensors", "SafetensorsSink", ""),
+    "zarr": ("interlock.drain._sinks._zarr", "ZarrSink", "zarr"),
+    "webdataset": ("interlock.drain._sinks._webdataset", "WebDatasetSink", ""),
 }
+
+_EXTRAS = {"pyarrow": "parquet", "zarr": "zarr"}
+"""Which extra brings a package."""
 
 
 def open_sink(text: str) -> tuple[Sink, Path]:
     """Return the format and the folder that `text` names; the folder is not touched.
 
     Args:
-        text: `parquet:PATH` or `npy:PATH`.
+        text: A scheme and a path, as `parquet:PATH`.
 
     Raises:
         UsageError: There is no such format, its package is not installed, or there is no path.
@@ -43,5 +50,5 @@ def open_sink(text: str) -> tuple[Sink, Path]:
     except ModuleNotFoundError as error:
         if not package or (error.name or "").partition(".")[0] != package:
             raise
-        raise UsageError(f"{package} is not installed", hint=f"pip install 'interlock[{scheme}]'") from error
+        raise UsageError(f"{package} is not installed", hint=f"pip install 'interlock[{_EXTRAS[package]}]'") from error
     return sink, Path(path).expanduser()

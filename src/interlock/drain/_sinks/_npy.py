@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _INDEX = "shard.json"
 _WRITE_BYTES = 8 << 20
+_DAMAGES = (KeyError, TypeError, ValueError, AttributeError, EOFError, OverflowError, RecursionError)
 _FORBIDDEN = frozenset('/\\:*?"<>|\0')
 
 
@@ -30,6 +31,11 @@ class NpySink:
 
     scheme = "npy"
     suffix = ""
+
+    def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:  # noqa: ARG002 - it holds any id
+        """As in `SupportsLimits`."""
+        for name in names:
+            _check_name(f"{name}.npy")
 
     def open_shard(self, path: Path, *, run: str) -> _NpyShard:
         """As in `Sink`."""
@@ -46,8 +52,8 @@ class NpySink:
             ids = np.load(path / f"{ID_COLUMN}.npy", allow_pickle=False)
             is_fit = ids.shape == (index["rows"],) and ids.dtype.kind in "iU"
             _require(is_fit, f"its ids are {ids.dtype} of shape {ids.shape}")
-            return ShardContent(str(index["run"]), ids)
-        except (KeyError, TypeError, ValueError, AttributeError, EOFError, FileNotFoundError) as error:
+            return ShardContent(str(index["run"]), ids.astype(np.int64, copy=False) if ids.dtype.kind == "i" else ids)
+        except (*_DAMAGES, FileNotFoundError) as error:
             raise UsageError(f"{path} is no whole shard of ours", why=str(error)) from error
 
     def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
@@ -59,7 +65,7 @@ class NpySink:
                 _check_name(name)
             names = [name.removesuffix(".npy") for name in index["files"] if name != f"{ID_COLUMN}.npy"]
             return {name: _map(path / f"{name}.npy", index["rows"])[wanted] for name in names}
-        except (KeyError, TypeError, ValueError, AttributeError, EOFError) as error:
+        except _DAMAGES as error:
             raise UsageError(f"{path} is no whole shard of ours", why=str(error)) from error
 
 

@@ -1,0 +1,165 @@
+"""What becomes of an output before it leaves its device: less. Done by its framework, in the order of its producer."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import numpy as np
+
+from interlock.drain._leaves import leaf_of
+from interlock.drain._schema import NARROW, NUMBERS
+from interlock.errors import DeviceError, UsageError
+from interlock.frameworks import reductions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from interlock.drain._leaves import Leaf
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Give an output another element type, as the framework converts it.
+
+    Attributes:
+        dtype: As `float16`; `bfloat16` and `float8_…` where the sink keeps them.
+    """
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in NUMBERS | NARROW:
+            raise UsageError(
+                f"{self!r} names no element type of sinks", hint="use float16, float32, uint8 and the like"
+            )
+        if self.dtype in NARROW:
+            try:
+                importlib.import_module("ml_dtypes")
+            except ModuleNotFoundError as error:
+                raise UsageError(f"{self!r} needs ml_dtypes", hint="pip install 'interlock[safetensors]'") from error
+
+    def apply(self, ops: Any, value: Any) -> dict[str, Any]:
+        """Return what is drained in place of `value`: what is added to its name, to array."""
+        return {"": ops.cast(value, self.dtype)}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """Keep the largest of each row's last axis: columns `NAME.values`, largest first, and `NAME.indices`, int32.
+
+    NaN counts as the largest. Which of equal values is kept is not said.
+
+    Attributes:
+        count: How many.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageError(f"{self!r} keeps nothing", hint="keep at least one")
+
+    def apply(self, ops: Any, value: Any) -> dict[str, Any]:
+        """Return what is drained in place of `value`: what is added to its name, to array."""
+        size = _last_axis(value)
+        if size < self.count:
+            raise UsageError(f"its rows have {size} values")
+        values, indices = ops.top_k(value, self.count)
+        return {".values": values, ".indices": indices}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Argmax:
+    """Keep where the largest of each row's last axis is. NaN counts as the largest.
+
+    Attributes:
+        dtype: Of the result; an integer type that can count the axis.
+    """
+
+    dtype: str = "int32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in NUMBERS or "int" not in self.dtype:
+            raise UsageError(f"{self!r} names no integer type", hint="use int32, uint8, uint16 or int64")
+
+    def apply(self, ops: Any, value: Any) -> dict[str, Any]:
+        """Return what is drained in place of `value`: what is added to its name, to array."""
+        size, most = _last_axis(value), int(np.iinfo(self.dtype).max)
+        if size - 1 > most:
+            raise UsageError(f"its rows have {size} values, {self.dtype} ends at {most}", hint="use int32")
+        return {"": ops.argmax(value, self.dtype)}
+
+
+Reduction: TypeAlias = Cast | TopK | Argmax
+
+
+def _last_axis(value: Any) -> int:
+    if len(value.shape) < 2:  # noqa: PLR2004 - rows, and an axis in each
+        raise UsageError(f"each of its rows is one number, the shape is {tuple(value.shape)}")
+    return int(value.shape[-1])
+
+
+def check_reductions(outputs: Mapping[str, Reduction] | None) -> dict[str, Reduction]:
+    """Return the reductions by the name of their output.
+
+    Raises:
+        UsageError: One is none.
+    """
+    for name, one in (outputs or {}).items():
+        if not isinstance(one, Reduction):
+            raise UsageError(
+                f"outputs[{name!r}] is {one!r}",
+                hint="use interlock.drain.Cast('float16'), TopK(5) or Argmax(); or leave it out, to keep all",
+            )
+    return dict(outputs or {})
+
+
+def reduced(leaves: Sequence[Leaf], outputs: Mapping[str, Reduction]) -> list[Leaf]:
+    """Return what is drained in place of `leaves`.
+
+    Ordering: Computed by the framework of each, as any operation of the program would be: on CUDA on the stream that is
+        current on its device. Nothing is waited for.
+
+    Raises:
+        UsageError: There is no such output, or one cannot be reduced so; the message names it.
+        DeviceError: Its device has no memory for the result.
+    """
+    names = [leaf.name for leaf in leaves]
+    for name in outputs:
+        if name not in names:
+            raise UsageError(f"outputs= names {name!r}, which is not there", why=f"the outputs are {', '.join(names)}")
+    found: list[Leaf] = []
+    for leaf in leaves:
+        one = outputs.get(leaf.name)
+        found += [leaf] if one is None else _parts(leaf, one)
+    for leaf in found:
+        if [other.name for other in found].count(leaf.name) > 1:
+            raise UsageError(f"two outputs would be called {leaf.name!r}", hint="rename the one that is not reduced")
+    return found
+
+
+def _parts(leaf: Leaf, reduction: Reduction) -> list[Leaf]:
+    if leaf.framework is None:
+        raise UsageError(
+            f"output {leaf.name!r} cannot be put through {reduction!r}",
+            why="no framework holds it, so nothing can compute on its device",
+            hint="put an array of PyTorch, JAX, CuPy or NumPy",
+        )
+    what = f"output {leaf.name!r} cannot be put through {reduction!r}"
+    try:
+        parts = reduction.apply(reductions_of(leaf.framework), leaf.value)
+    except UsageError as error:
+        raise UsageError(what, why=error.what, hint=error.hint) from error
+    except Exception as error:
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        if "OutOfMemory" in type(error).__name__:
+            raise DeviceError(
+                what, why=why, hint="lower the drain's budget_bytes, or put fewer rows at once"
+            ) from error
+        raise UsageError(what, why=why) from error
+    return [leaf_of(f"{leaf.name}{suffix}", value, leaf.rows) for suffix, value in parts.items()]

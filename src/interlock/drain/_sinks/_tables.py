@@ -1,0 +1,99 @@
+"""Rows as Arrow tables and back: a column `id` and one per output; vectors and higher ranks are fixed-size lists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from interlock.drain._schema import ID_COLUMN
+from interlock.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+RUN_KEY = b"interlock.run"
+_GATHER_BYTES = 8 << 20
+"""Size of a row group or record batch before encoding; smaller writes are gathered until they make one."""
+
+
+@final
+class Gathered:
+    """Writes on their way to a file, in pieces of some megabytes."""
+
+    def __init__(self) -> None:
+        self._tables: list[pa.Table] = []
+        self._size_bytes = 0
+
+    def add(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> Iterator[tuple[pa.Table, int]]:
+        """Take rows; yield each table that is to be written now, and how many rows of it go together.
+
+        A table may lie over the memory of the arrays, and must be written before the next one is asked for.
+
+        Copies: only writes that are too small for a piece of their own.
+        """
+        size_bytes = ids.nbytes + sum(column.nbytes for column in columns.values())
+        if size_bytes >= _GATHER_BYTES:
+            yield from self.rest()
+            yield to_arrow(ids, columns, copy=False), max(1, _GATHER_BYTES * len(ids) // size_bytes)
+            return
+        self._tables.append(to_arrow(ids, columns, copy=True))
+        self._size_bytes += size_bytes
+        if self._size_bytes >= _GATHER_BYTES:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[tuple[pa.Table, int]]:
+        """Yield what was gathered so far."""
+        if self._tables:
+            table = pa.concat_tables(self._tables)
+            self.forget()
+            yield table, table.num_rows
+
+    def forget(self) -> None:
+        """Let go of what was gathered."""
+        self._tables, self._size_bytes = [], 0
+
+
+def to_arrow(ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]], *, copy: bool) -> pa.Table:
+    """Return rows as a table; over the memory of `columns` where `copy` does not say otherwise."""
+    arrays = [pa.array(ids.tolist(), pa.string()) if ids.dtype.kind == "U" else pa.array(np.array(ids))]
+    arrays += [_lists(name, np.array(column) if copy else column) for name, column in columns.items()]
+    return pa.Table.from_arrays(arrays, names=[ID_COLUMN, *columns])
+
+
+def _lists(name: str, column: npt.NDArray[Any]) -> pa.Array:
+    if 0 in column.shape[1:]:
+        raise UsageError(
+            f"output {name!r} has rows of shape {column.shape[1:]}",
+            why="Arrow has no lists of a fixed size of zero",
+            hint="leave it out",
+        )
+    flat = np.ascontiguousarray(column, column.dtype.newbyteorder("=")).reshape(-1)
+    array = pa.array(flat)
+    for size in reversed(column.shape[1:]):
+        array = pa.FixedSizeListArray.from_arrays(array, type=pa.list_(pa.field("element", array.type), size))
+    return array
+
+
+def from_arrow(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """Return a column as the array that it was made of."""
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # what `combine_chunks` returns differs between versions
+        array = array.chunk(0)
+    shape = [len(array)]
+    while pa.types.is_fixed_size_list(array.type):
+        shape.append(array.type.list_size)
+        array = array.flatten()
+    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return values.reshape(shape)
+
+
+def ids_of(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """Return the ids in a column; raises ValueError if it holds something else."""
+    if pa.types.is_string(column.type):
+        return np.array(column.to_pylist(), np.str_)
+    if not pa.types.is_int64(column.type):
+        raise ValueError(f"its ids are {column.type}")
+    return np.array(column.to_numpy(), np.int64)

@@ -1,0 +1,225 @@
+"""Zarr groups of version 3: the ids are the coordinate `id`, and each output is an array along it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.errors import NodeNotFoundError
+
+from interlock._core._protocols import ShardContent
+from interlock.drain._files import files_of
+from interlock.drain._schema import ID_COLUMN
+from interlock.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_KEY = "interlock"
+_METADATA = "zarr.json"
+_CHUNK_BYTES = 8 << 20
+_LARGE_ROW_BYTES = 2 * _CHUNK_BYTES
+"""A row of more is cut into chunks: along its first axis, then along the next."""
+
+_FORBIDDEN = frozenset('/\\:*?"<>|\0')
+_DAMAGES = (
+    *(KeyError, TypeError, ValueError, AttributeError, IndexError, FileNotFoundError, NodeNotFoundError),
+    *(OverflowError, RuntimeError),  # what codecs raise, and JSON that is nested too deep
+)
+
+
+@final
+class ZarrSink:
+    """One group per shard. Its attributes say whose it is and which files there must be."""
+
+    scheme = "zarr"
+    suffix = ".zarr"
+    dtypes: frozenset[str] = frozenset()
+
+    def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:  # noqa: ARG002 - it holds any id
+        """As in `SupportsLimits`."""
+        for name in names:
+            _check_name(name)
+
+    def open_shard(self, path: Path, *, run: str) -> _ZarrShard:
+        """As in `Sink`."""
+        return _ZarrShard(path, run)
+
+    def read_shard(self, path: Path) -> ShardContent:
+        """As in `Sink`: also checks that every file is there with its size."""
+        try:
+            group = _group(path)
+            told: Any = group.attrs[_KEY]
+            for name, size_bytes in told["files"].items():
+                _require((path / _inside(name)).stat().st_size == size_bytes, f"{name} has not {size_bytes:,} bytes")
+            ids: Any = _array(group, ID_COLUMN)[:]
+            ids = np.array(ids.tolist(), np.str_) if ids.dtype.kind in "OT" else np.array(ids)
+            _require(ids.shape == (told["rows"],) and ids.dtype.kind in "iU", f"its ids are {ids.dtype} {ids.shape}")
+            return ShardContent(str(told["run"]), ids.astype(np.int64, copy=False) if ids.dtype.kind == "i" else ids)
+        except _DAMAGES as error:
+            raise _damaged(path, error) from error
+
+    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
+        """As in `Sink`: reads the chunks that hold the positions."""
+        wanted = np.asarray(positions, np.int64)
+        unique, places = np.unique(wanted, return_inverse=True)
+        try:
+            group = _group(path)
+            names = [name for name in group if name != ID_COLUMN]
+            return {name: np.asarray(_array(group, name).oindex[(unique,)])[places] for name in names}
+        except _DAMAGES as error:
+            raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> UsageError:
+    return UsageError(f"{path} is no whole Zarr group of ours", why=str(error) or type(error).__name__)
+
+
+def _require(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not condition:
+        raise ValueError(what)
+
+
+def _inside(name: str) -> str:
+    """Return a file's name as it is in the attributes, if it leads to a place in the group."""
+    parts = PurePosixPath(name).parts
+    _require(bool(parts) and not name.startswith("/") and ".." not in parts and "\\" not in name, f"it names {name!r}")
+    return name
+
+
+def _check_name(name: str) -> None:
+    is_kept = name.startswith(("__", ".")) or name == _METADATA
+    if not name or is_kept or not _FORBIDDEN.isdisjoint(name):
+        raise UsageError(
+            f"output {name!r} cannot be the name of a Zarr array",
+            hint="name outputs without slashes, colons, wildcards, a leading dot or two leading underscores",
+        )
+
+
+def _group(path: Path) -> Any:
+    return zarr.open_group(str(path), mode="r", zarr_format=3)
+
+
+def _array(group: Any, name: str) -> Any:
+    array = group[name]
+    _require(isinstance(array, zarr.Array), f"{name} is no array")
+    return array
+
+
+@final
+class _Column:
+    """An array that grows by whole chunks, but for the last."""
+
+    def __init__(self, group: Any, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> None:
+        row_bytes = math.prod(row_shape) * dtype.itemsize
+        self._chunk_rows = max(1, _CHUNK_BYTES // row_bytes)
+        self._array: Any = group.create_array(
+            name,
+            shape=(0, *row_shape),
+            chunks=(self._chunk_rows, *_cut(row_shape, dtype.itemsize)),
+            dtype=dtype,
+            # The low bits of floats are noise, which no codec shrinks.
+            compressors=None if dtype.kind == "f" else "auto",
+            # A chunk that is lost reads as this: it should not look like a value that a model gives.
+            fill_value=np.nan if dtype.kind == "f" else 0,
+            dimension_names=(ID_COLUMN, *(f"{name}.axis{axis}" for axis in range(1, 1 + len(row_shape)))),
+            config={"write_empty_chunks": True},
+        )
+        self._held: npt.NDArray[Any] | None = None
+        self._held_rows = 0
+        self._rows = 0
+        self._dtype = dtype
+
+    def append(self, rows: npt.NDArray[Any]) -> None:
+        """Take rows. Copies: only those that fill no chunk."""
+        start = 0
+        while start < len(rows):
+            if not self._held_rows and len(rows) - start >= self._chunk_rows:
+                stop = len(rows) - (len(rows) - start) % self._chunk_rows
+                self._write(np.ascontiguousarray(rows[start:stop], self._dtype))
+            else:
+                stop = min(len(rows), start + self._chunk_rows - self._held_rows)
+                self._hold(rows[start:stop])
+            start = stop
+
+    def _hold(self, rows: npt.NDArray[Any]) -> None:
+        if self._held is None:
+            self._held = np.empty((self._chunk_rows, *rows.shape[1:]), self._dtype)
+        self._held[self._held_rows : self._held_rows + len(rows)] = rows
+        self._held_rows += len(rows)
+        if self._held_rows == self._chunk_rows:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that are held."""
+        if self._held is not None and self._held_rows:
+            self._write(self._held[: self._held_rows])
+            self._held_rows = 0
+
+    def _write(self, rows: npt.NDArray[Any]) -> None:
+        start, self._rows = self._rows, self._rows + len(rows)
+        self._array.resize((self._rows, *rows.shape[1:]))
+        self._array[start : self._rows] = rows
+
+
+def _cut(row_shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the part of a row that a chunk holds: all, unless the row is large."""
+    cut = list(row_shape)
+    if math.prod(cut) * itemsize > _LARGE_ROW_BYTES:
+        for axis in range(len(cut)):
+            inner_bytes = math.prod(cut[axis + 1 :]) * itemsize
+            cut[axis] = max(1, min(cut[axis], _CHUNK_BYTES // inner_bytes))
+            if inner_bytes <= _CHUNK_BYTES:
+                break
+    return tuple(cut)
+
+
+@final
+class _ZarrShard:
+    """A group being written. Its attributes come last: without them it never passes for whole."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        path.mkdir()
+        self._path = path
+        self._run = run
+        self._group: Any = zarr.create_group(str(path), zarr_format=3)
+        self._ids: list[npt.NDArray[Any]] = []
+        self._columns: dict[str, _Column] = {}
+
+    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """As in `ShardWriter`."""
+        for name, column in columns.items():
+            if name not in self._columns:
+                _check_name(name)
+                dtype = column.dtype.newbyteorder("=")
+                self._columns[name] = _Column(self._group, name, dtype, column.shape[1:])
+            self._columns[name].append(column)
+        self._ids.append(np.array(ids))
+
+    def close(self) -> None:
+        """As in `ShardWriter`."""
+        for column in self._columns.values():
+            column.flush()
+        ids = np.concatenate(self._ids)
+        is_text = ids.dtype.kind == "U"
+        array = self._group.create_array(
+            ID_COLUMN,
+            shape=ids.shape,
+            chunks=ids.shape,
+            dtype=str if is_text else np.int64,
+            dimension_names=(ID_COLUMN,),
+            config={"write_empty_chunks": True},
+        )
+        array[:] = ids
+        files = {file.relative_to(self._path).as_posix(): file.stat().st_size for file in files_of(self._path)}
+        del files[_METADATA]  # it is about to hold this
+        self._group.update_attributes({_KEY: {"run": self._run, "rows": len(ids), "files": files}})
+
+    def abandon(self) -> None:
+        """As in `ShardWriter`."""
+        self._columns = {}
