@@ -108,6 +108,6 @@ def test_a_source_that_opens_files_when_they_are_needed_can_be_sent_though_it_wa
 
 
 def test_a_source_with_tensors_goes_to_any_number_of_workers():
-    numbers, workers = read(Tensors(), "processes:3")
+    numbers, workers = read(Tensors(), "processes:2")
     assert numbers == list(range(64))
     assert workers

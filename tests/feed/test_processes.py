@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,7 @@ def test_nothing_is_left_after_many_feeds():
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for _ in range(8):
         once()
-    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # noqa: PTH208 - threads end a bit later
     assert not [process for process in multiprocessing.active_children() if process.name.startswith("interlock")]
 
 
@@ -401,6 +402,15 @@ def test_a_feed_that_is_closed_again_and_again_leaves_nothing_open():
     for _ in range(3):
         once()
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # noqa: PTH208
+
+
+def test_a_closed_feed_that_is_gone_leaves_nothing_of_its_source():
+    source = sources.Picky(8)
+    gone = weakref.ref(source)
+    with Feed(source, batch_size=4, workers="processes:1") as feed:
+        list(feed)
+    del source, feed
+    wait_until(lambda: gone() is None)
 
 
 def test_more_passes_side_by_side_than_a_worker_remembers_cost_no_worker():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, final
@@ -50,9 +49,9 @@ class Parcel:
 
     def _pack(self) -> bytes | None:
         packed = io.BytesIO()
-        packer = pickle.Pickler(packed, pickle.HIGHEST_PROTOCOL)
-        of_processes = ForkingPickler(packed).dispatch_table
-        packer.dispatch_table = {kind: _refuse if _sent_once(kind) else how for kind, how in of_processes.items()}
+        packer = ForkingPickler(packed)
+        ways = packer.dispatch_table.items()
+        packer.dispatch_table = {kind: _refuse if _sent_once(kind) else how for kind, how in ways}
         try:
             packer.dump((self.source, self.chain))
         except Exception:  # noqa: BLE001 - any object may refuse in its own way; `unsendable` says it, if need be

@@ -507,12 +507,7 @@ class _Undertaker:
 
     def _serve(self) -> None:
         while True:
-            workers, ended = self._tasks.get()
-            deadline = time.monotonic() + END_S
-            for worker in workers:
-                worker.end(deadline)
-            ended.set()
-            del workers
+            _end(*self._tasks.get())  # nothing of them stays in this frame: they have the source
 
     def end_at_exit(self, processes: Processes) -> None:
         """End these processes when the program ends."""
@@ -528,6 +523,13 @@ class _Undertaker:
 
 
 _undertaker = _Undertaker()
+
+
+def _end(workers: list[_Worker], ended: threading.Event) -> None:
+    deadline = time.monotonic() + END_S
+    for worker in workers:
+        worker.end(deadline)
+    ended.set()
 
 
 def _packed(terms: PassTerms) -> bytes:
