@@ -228,12 +228,14 @@ def test_cupy_arrays_that_are_recycled_reach_every_framework(cuda, to):
     cupy: Any = pytest.importorskip("cupy")
     pytest.importorskip(to)
 
-    def loader():
-        buffer = cupy.empty((4, 1000), cupy.float32)
-        for number in range(20):
-            buffer.fill(number)
-            yield {"x": buffer, "t": buffer.T}
-        buffer.fill(-1)
+    def loader():  # XLA leaves the last device current on the thread that it starts on
+        with cupy.cuda.Device(cuda.index):
+            buffer = cupy.empty((4, 1000), cupy.float32)
+        for number in [*range(20), -1]:
+            with cupy.cuda.Device(cuda.index):
+                buffer.fill(number)
+            if number >= 0:
+                yield {"x": buffer, "t": buffer.T}
 
     kept = list(prefetch(loader(), to=to, device=cuda))
     assert [float(batch[name].min()) for batch in kept for name in "xt"] == [n for n in range(20) for _ in "xt"]
