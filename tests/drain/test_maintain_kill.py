@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from interlock.drain import Drain, compact_sink, merge_sink, read_status, verify_sink
+from interlock.drain import Drain, compact_sink, merge_sink, read_committed, read_status, verify_sink
 from interlock.drain._maintain import MERGE_STEPS
 from interlock.drain._rewrite import STEPS
 
@@ -105,6 +105,8 @@ def test_what_was_killed_at_a_step_is_ended_by_whoever_comes_next(killed, at, tm
     expected = {one: 1.5 * one for one in (*range(ROWS), *((102,) if SCENARIOS[at][0] == "close" else ()))}
     if SCENARIOS[at][0] == "compact":
         assert rows(sink).items() <= expected.items()  # never twice, and no wrong value
+    committed = read_committed(sink)  # before anybody mends it
+    assert set(expected) == {one for one in expected if one in committed}
 
     if end == "open":
         with Drain(sink, rank=(1, 2)) as drain:

@@ -194,8 +194,11 @@ def _ids_of(sink: Sink, layout: Layout) -> IdSet:
 def _read_ids(sink: Sink, layout: Layout) -> IdSet:
     committed = IdSet()
     manifests = Manifests(layout)
-    for _, record in manifests.records():
+    for home, record in manifests.records():
         path = layout.root / record.shard
+        hidden = layout.of(home).temporary(record.shard)
+        if not path.exists() and hidden.exists():
+            path = hidden  # whole and committed: whoever opens the folder next shows it
         found = size_of(path)
         if record.rows > most_rows(found):  # so that what is claimed takes no memory
             raise SinkConflictError(
