@@ -116,7 +116,8 @@ class Feed:
             - `retry(3)` asks for it up to three times more and then raises, or does what `then` says; not for an
               iterable, which cannot be asked again;
             - a `Tolerance` has all of that, bounds on how many may be bad, and a file to write them to.
-        budget_bytes: Most bytes in slots. Reached when batches are kept; then the feed waits, and says for what.
+        budget_bytes: Most bytes in slots. Reached when batches are kept; then the feed waits, and says for what. Small
+            batches of arrays share a slot of up to 2 MiB, which is in use as long as one of them is.
         timeout_s: How long it waits then.
         zero_copy: For JAX on CUDA: the arrays are the slot itself, which stays lent as long as they live. Else JAX gets
             arrays of its own, which cost one more copy inside the device, and may be donated.
