@@ -295,7 +295,7 @@ def started(tmp_path, then):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_when_their_parent_is_killed(tmp_path, number):
-    running, pids = started(tmp_path, "threading.Event().wait(60)")
+    running, pids = started(tmp_path, "for _ in range(300): threading.Event().wait(0.2)")
     assert [named_memory(pid) for pid in (running.pid, *pids)] == [[], [], []]
     running.send_signal(number)
     running.communicate(timeout=20)
@@ -327,8 +327,11 @@ def test_a_worker_that_hangs_ends_when_its_parent_is_killed(tmp_path):
 
 
 def test_ctrl_c_ends_the_program_with_one_traceback(tmp_path):
-    """A terminal sends it to all processes of the group."""
-    running, pids = started(tmp_path, "threading.Event().wait(60)")
+    """A terminal sends it to all processes of the group.
+
+    The program waits a little at a time: a signal that comes right before a sleep does not end that.
+    """
+    running, pids = started(tmp_path, "for _ in range(300): threading.Event().wait(0.2)")
     os.killpg(running.pid, signal.SIGINT)
     _, said = running.communicate(timeout=20)
     assert said.count("Traceback") == 1
