@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
-import contextlib
 import os
 import random
 import signal
@@ -328,7 +328,7 @@ def test_a_worker_that_hangs_ends_when_its_parent_is_killed(tmp_path):
 
 
 def test_ctrl_c_ends_the_program_and_its_workers(tmp_path):
-    """A terminal sends it to all processes of the group; a second one, if the first was lost, which loaded machines do."""
+    """A terminal sends it to the whole group. A loaded machine may lose one: it is sent again then."""
     running, pids = started(tmp_path, "for _ in range(300): threading.Event().wait(0.2)")
     said = ""
     for _ in range(6):
