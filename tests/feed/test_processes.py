@@ -284,7 +284,7 @@ if __name__ == "__main__":
 def started(tmp_path, then):
     """Start a program with two workers; return it and their pids."""
     path = tmp_path / "program.py"
-    heard = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
+    heard = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job may not
     path.write_text(heard + PROGRAM.format(here=str(HERE), then=then))
     running = subprocess.Popen(
         [sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
