@@ -19,9 +19,9 @@ from interlock.drain._jobs import Landing, Rejected, RowsJob, Written
 from interlock.drain._leaves import aligned, chunk_bytes, column_of, rows_that_fit
 from interlock.drain._schema import Limits, check_same
 from interlock.drain._spans import jobs_waiting, span
-from interlock.drain._staging import Staging
+from interlock.drain._staging import Staging, cancel_all
 from interlock.drain._verify import Poisoner, sums_at_put
-from interlock.errors import BoundError, InterlockError
+from interlock.errors import BoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -162,7 +162,7 @@ class Intake:
             sums = sums_at_put(leaves, start, stop, self._timeout_s) if self._verify else {}
         except BaseException:
             self._stable_bytes -= held_bytes
-            self._cancel(claims)
+            cancel_all(claims)
             raise
         for name, export in stable.items():
             readers[name] = export.read
@@ -216,17 +216,8 @@ class Intake:
                 part = host[block.offset_bytes : block.offset_bytes + block.size_bytes]
                 staging.carry(claims, block.array, part, self._settle)
             finally:
-                self._cancel(claims)
+                cancel_all(claims)
         return partial(landed_of(value).read, host.data, 0)
-
-    @staticmethod
-    def _cancel(claims: list[Claim]) -> None:
-        for claim in claims:
-            try:
-                copies = claim.staging.fence_of_copies()
-            except InterlockError as error:  # a lost device: nothing tells when its copies end
-                copies = Fence.failed(error)
-            claim.cancel(copies)
 
     def _check(self, taken: Mapping[str, Taken]) -> Schema:
         """Return the columns of this sink, in their order, if the taken leaves fit them."""
@@ -264,7 +255,7 @@ class Intake:
             if not self._jobs or not self._wait(lambda: self._try_claim(needs, claims, patient=True), making_s):
                 self._wait_for_room(lambda: self._try_claim(needs, claims, patient=False))
         except BaseException:
-            self._cancel(claims)
+            cancel_all(claims)
             raise
         return claims
 

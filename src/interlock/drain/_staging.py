@@ -20,7 +20,7 @@ from interlock._core._ring import Ring
 from interlock._core._sites import here
 from interlock.drain._blocks import blocks_of, landed_of, size_of
 from interlock.drain._leaves import aligned
-from interlock.errors import BoundError, DeviceError, UsageError
+from interlock.errors import BoundError, DeviceError, InterlockError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -307,6 +307,16 @@ class Staging:
             flying.append((self.device.record(self._side), start, part))
         while flying:
             land()
+
+
+def cancel_all(claims: Iterable[Claim]) -> None:
+    """Give slots back, each once the copies that were queued into it are done."""
+    for claim in claims:
+        try:
+            copies = claim.staging.fence_of_copies()
+        except InterlockError as error:  # a lost device: nothing tells when its copies end
+            copies = Fence.failed(error)
+        claim.cancel(copies)
 
 
 def _behind(devices: Iterable[Device]) -> Fence:

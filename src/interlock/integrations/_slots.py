@@ -19,8 +19,8 @@ from interlock._waiting import wait
 from interlock.devices import HostDevice
 from interlock.drain._blocks import blocks_of
 from interlock.drain._leaves import aligned
-from interlock.drain._staging import Staging
-from interlock.errors import BoundError, InterlockError
+from interlock.drain._staging import Staging, cancel_all
+from interlock.errors import BoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,7 @@ class Slots:
         try:
             fence = self._fill(claims, [members for _, members in groups.values()])
         except BaseException:
-            self._cancel(claims)
+            cancel_all(claims)
             raise
         for claim in claims:
             claim.lend(fence)
@@ -176,11 +176,11 @@ class Slots:
                 others = self._allocated_bytes() - staging.pool.allocated_bytes
                 claim = staging.claim(size_bytes, limit_bytes - others, members.values())
                 if claim is None:
-                    self._cancel(claims)
+                    cancel_all(claims)
                     return None
                 claims.append(claim)
         except BaseException:
-            self._cancel(claims)
+            cancel_all(claims)
             raise
         return claims
 
@@ -194,12 +194,3 @@ class Slots:
             wait(unordered, timeout_s=self._timeout_s, what="the snapshot of a prediction")
             landed = landed.join(fence)
         return landed
-
-    @staticmethod
-    def _cancel(claims: list[Claim]) -> None:
-        for claim in claims:
-            try:
-                copies = claim.staging.fence_of_copies()
-            except InterlockError as error:  # a lost device: nothing tells when its copies end
-                copies = Fence.failed(error)
-            claim.cancel(copies)
