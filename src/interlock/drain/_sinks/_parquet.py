@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 
 from interlock._core._protocols import ShardContent
 from interlock.drain._schema import ID_COLUMN
-from interlock.drain._sinks._tables import RUN_KEY, Gathered, from_arrow, ids_of
+from interlock.drain._sinks._tables import RUN_KEY, TableShard, from_arrow, ids_of
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 
@@ -27,9 +27,9 @@ class ParquetSink:
     scheme = "parquet"
     suffix = ".parquet"
 
-    def open_shard(self, path: Path, *, run: str) -> _ParquetShard:
+    def open_shard(self, path: Path, *, run: str) -> TableShard:
         """As in `Sink`."""
-        return _ParquetShard(path, run)
+        return TableShard(path, run, _start, _give_up)
 
     def read_shard(self, path: Path) -> ShardContent:
         """As in `Sink`: reads the footer and the ids."""
@@ -62,51 +62,20 @@ def _damaged(path: Path, error: Exception) -> UsageError:
     return UsageError(f"{path} is no whole Parquet file of ours", why=str(error).splitlines()[0])
 
 
-@final
-class _ParquetShard:
-    """A file being written, one row group after the other."""
+def _start(file: pa.OSFile, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        file,
+        schema,
+        compression=dict.fromkeys(_compressible(schema), "zstd") or "none",
+        use_dictionary=False,
+        write_statistics=[ID_COLUMN],
+    )
 
-    def __init__(self, path: Path, run: str) -> None:
-        self._run = run
-        self._file = pa.OSFile(str(path), "wb")
-        self._writer: Any = None
-        self._gathered = Gathered()
 
-    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """As in `ShardWriter`. Copies: only writes that are too small for a row group of their own."""
-        self._write(self._gathered.add(ids, columns))
-
-    def close(self) -> None:
-        """As in `ShardWriter`."""
-        self._write(self._gathered.rest())
-        self._writer.close()
-        self._file.close()
-
-    def abandon(self) -> None:
-        """As in `ShardWriter`."""
-        self._gathered.forget()
-        with suppress(Exception):
-            self._file.close()
-        if self._writer is not None:
-            with suppress(Exception):  # its footer finds no file, so what is there never passes for whole
-                self._writer.close()
-            self._writer.is_open = False  # else it tries again when it is collected, and complains
-
-    def _start(self, schema: pa.Schema) -> pq.ParquetWriter:
-        schema = schema.with_metadata({RUN_KEY: self._run.encode()})
-        return pq.ParquetWriter(
-            self._file,
-            schema,
-            compression=dict.fromkeys(_compressible(schema), "zstd") or "none",
-            use_dictionary=False,
-            write_statistics=[ID_COLUMN],
-        )
-
-    def _write(self, pieces: Iterable[tuple[pa.Table, int]]) -> None:
-        for table, rows in pieces:
-            if self._writer is None:
-                self._writer = self._start(table.schema)
-            self._writer.write_table(table, row_group_size=rows)
+def _give_up(writer: pq.ParquetWriter) -> None:
+    with suppress(Exception):  # its footer finds no file, so what is there never passes for whole
+        writer.close()
+    writer.is_open = False  # else it tries again when it is collected, and complains
 
 
 def _compressible(schema: pa.Schema) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -12,7 +13,8 @@ from interlock.drain._schema import ID_COLUMN
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
 RUN_KEY = b"interlock.run"
 _GATHER_BYTES = 8 << 20
@@ -54,6 +56,59 @@ class Gathered:
     def forget(self) -> None:
         """Let go of what was gathered."""
         self._tables, self._size_bytes = [], 0
+
+
+@final
+class TableShard:
+    """A file being written, one row group or record batch after the other.
+
+    Args:
+        path: Of the file.
+        run: The run, for the metadata of the schema.
+        start: Returns a writer of the format for an open file and a schema.
+        give_up: Lets go of a writer whose file was closed, if it does not let go by itself. Without its footer, what is
+            there never passes for whole.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        run: str,
+        start: Callable[[Any, pa.Schema], Any],
+        give_up: Callable[[Any], object] | None = None,
+    ) -> None:
+        self._run = run
+        self._file = pa.OSFile(str(path), "wb")
+        self._start = start
+        self._give_up = give_up
+        self._writer: Any = None
+        self._gathered = Gathered()
+
+    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """As in `ShardWriter`. Copies: only writes that are too small for a piece of their own."""
+        self._write(self._gathered.add(ids, columns))
+
+    def close(self) -> None:
+        """As in `ShardWriter`."""
+        self._write(self._gathered.rest())
+        self._writer.close()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """As in `ShardWriter`."""
+        self._gathered.forget()
+        with suppress(Exception):
+            self._file.close()
+        if self._writer is not None and self._give_up is not None:
+            self._give_up(self._writer)
+        self._writer = None
+
+    def _write(self, pieces: Iterable[tuple[pa.Table, int]]) -> None:
+        for table, rows in pieces:
+            if self._writer is None:
+                schema = table.schema.with_metadata({RUN_KEY: self._run.encode()})
+                self._writer = self._start(self._file, schema)
+            self._writer.write_table(table, rows)
 
 
 def to_arrow(ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]], *, copy: bool) -> pa.Table:
