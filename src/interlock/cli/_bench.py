@@ -6,9 +6,7 @@ from typing import Any
 
 import click
 
-from interlock.cli._options import names, size, workers
-
-_POSITIVE = click.IntRange(min=1)
+from interlock.cli._options import batch_depth, columns, image_size, positive, quiet, workers
 
 
 @click.group()
@@ -18,14 +16,14 @@ def bench() -> None:
 
 @bench.command()
 @click.argument("source")
-@click.option("--batch-size", type=_POSITIVE, default=64, show_default=True, help="Samples of a batch.")
+@click.option("--batch-size", type=positive, default=64, show_default=True, help="Samples of a batch.")
 @click.option(
     "--workers",
     metavar="N|KIND|KIND:N",
     callback=workers,
     help="Who reads: N threads, or threads, processes, auto, with :N. [default: threads, one per processor, at most 8]",
 )
-@click.option("--depth", type=_POSITIVE, default=2, show_default=True, help="Batches made ahead.")
+@batch_depth
 @click.option(
     "--to", type=click.Choice(["numpy", "torch", "jax", "cupy"]), default="numpy", show_default=True, help="Arrays."
 )
@@ -36,19 +34,14 @@ def bench() -> None:
     help="Where batches go: auto (where the framework puts arrays), host, cuda, cuda:N, simulated:SCHEDULE.",
 )
 @click.option("--shuffle", is_flag=True, help="Read in random order, as in training.")
-@click.option(
-    "--columns",
-    metavar="A,B,…",
-    callback=names,
-    help="Columns, or extensions in shards, that make a sample. [default: all of numbers]",
-)
-@click.option("--image-size", metavar="H,W", callback=size, help="Resize images; needed if their sizes differ.")
+@columns
+@image_size
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True, help="How long."
 )
-@click.option("--batches", type=_POSITIVE, help="So many batches in place of --seconds.")
+@click.option("--batches", type=positive, help="So many batches in place of --seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@quiet
 def feed(source: str, **options: Any) -> int:
     """Tell how fast batches come from SOURCE, what sets the pace, and which step they could keep up with.
 

@@ -44,3 +44,18 @@ def workers(context: click.Context, parameter: click.Parameter, value: str | Non
     """Read a number of threads, or what else `Feed` takes, which knows what it means."""
     del context, parameter
     return int(value) if value is not None and value.isdecimal() else value
+
+
+positive = click.IntRange(min=1)
+
+batch_depth = click.option("--depth", type=positive, default=2, show_default=True, help="Batches made ahead.")
+columns = click.option(
+    "--columns",
+    metavar="A,B,…",
+    callback=names,
+    help="Columns, or extensions in shards, that make a sample. [default: all of numbers]",
+)
+image_size = click.option(
+    "--image-size", metavar="H,W", callback=size, help="Resize images; needed if their sizes differ."
+)
+quiet = click.option("--quiet", is_flag=True, help="No progress on stderr.")

@@ -11,7 +11,7 @@ import click
 from interlock.cli._exits import Exit, say
 from interlock.cli._job import Job, Settings
 from interlock.cli._models import open_model
-from interlock.cli._options import names, rank, size
+from interlock.cli._options import batch_depth, columns, image_size, positive, quiet, rank
 from interlock.cli._progress import open_progress
 from interlock.cli._signals import Stop
 from interlock.drain import read_status
@@ -29,18 +29,16 @@ if TYPE_CHECKING:
 _NULL = "null:"
 """The sink that keeps nothing."""
 
-_POSITIVE = click.IntRange(min=1)
-
 
 @click.command()
 @click.argument("model")
 @click.argument("source")
 @click.argument("sink")
-@click.option("--batch-size", type=_POSITIVE, default=64, show_default=True, help="Rows of a batch.")
+@click.option("--batch-size", type=positive, default=64, show_default=True, help="Rows of a batch.")
 @click.option(
     "--workers", type=click.IntRange(min=0), help="Threads that read samples. [default: one per processor, at most 8]"
 )
-@click.option("--depth", type=_POSITIVE, default=2, show_default=True, help="Batches made ahead.")
+@batch_depth
 @click.option(
     "--device",
     default="auto",
@@ -52,7 +50,7 @@ _POSITIVE = click.IntRange(min=1)
     type=click.Choice(["numpy", "torch", "jax", "cupy"]),
     help="Arrays for a MODEL that does not say which. [default: numpy]",
 )
-@click.option("--limit", type=_POSITIVE, help="Only the first N rows of SOURCE.")
+@click.option("--limit", type=positive, help="Only the first N rows of SOURCE.")
 @click.option(
     "--rank",
     metavar="R/N",
@@ -60,20 +58,15 @@ _POSITIVE = click.IntRange(min=1)
     help="Only the share of rank R of N processes that write to SINK. [default: as torchrun says, else 0/1]",
 )
 @click.option("--restart", is_flag=True, help="Discard what SINK holds.")
-@click.option(
-    "--columns",
-    metavar="A,B,…",
-    callback=names,
-    help="Columns, or extensions in shards, that make a sample. [default: all of numbers]",
-)
+@columns
 @click.option("--id-column", help="Column that names the rows. [default: the row number]")
-@click.option("--image-size", metavar="H,W", callback=size, help="Resize images; needed if their sizes differ.")
+@image_size
 @click.option("--allow-nan", is_flag=True, help="Write rows that hold NaN, in place of counting them as failed.")
 @click.option(
-    "--shard-bytes", type=_POSITIVE, default=64 << 20, show_default=True, help="Size at which a shard is committed."
+    "--shard-bytes", type=positive, default=64 << 20, show_default=True, help="Size at which a shard is committed."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@quiet
 def predict(model: str, source: str, sink: str, *, as_json: bool, quiet: bool, **options: Any) -> int:
     """Run MODEL on every row of SOURCE and commit its outputs to SINK.
 
