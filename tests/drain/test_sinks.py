@@ -332,6 +332,15 @@ def test_zarr_chunks_that_hold_nothing_but_the_fill_value_are_stored_all_the_sam
     assert (shard / "x/c/0/0").is_file()
 
 
+def test_a_small_zarr_shard_takes_little_room(tmp_path):
+    """A chunk that is not compressed takes its whole size, however few rows are in it."""
+    sink = f"zarr:{tmp_path / 'out'}"
+    with Drain(sink) as drain:
+        drain.put(range(10), {"a": np.zeros(10, np.float32), "b": np.ones((10, 3))})
+    (shard,) = shards_of(sink)
+    assert sum(file.stat().st_size for file in shard.rglob("*") if file.is_file()) < 8192
+
+
 def test_zarr_chunks_are_of_some_megabytes_also_of_large_rows(tmp_path):
     sink = f"zarr:{tmp_path / 'out'}"
     with Drain(sink, shard_bytes=1 << 30) as drain:

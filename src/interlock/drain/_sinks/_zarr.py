@@ -113,15 +113,27 @@ def _array(group: Any, name: str) -> Any:
 
 @final
 class _Column:
-    """An array that grows by whole chunks, but for the last."""
+    """An array that grows by whole chunks, but for the last; one that ends before its first is full has a smaller one.
+
+    Codecs see whole chunks: what is missing from the last one takes its place on the storage too.
+    """
 
     def __init__(self, group: Any, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> None:
-        row_bytes = math.prod(row_shape) * dtype.itemsize
-        self._chunk_rows = max(1, _CHUNK_BYTES // row_bytes)
-        self._array: Any = group.create_array(
+        self._group = group
+        self._name = name
+        self._dtype = dtype
+        self._chunk_rows = max(1, _CHUNK_BYTES // (math.prod(row_shape) * dtype.itemsize))
+        self._array: Any = None
+        self._held: npt.NDArray[Any] | None = None
+        self._held_rows = 0
+        self._rows = 0
+
+    def _make(self, row_shape: tuple[int, ...], chunk_rows: int) -> Any:
+        dtype, name = self._dtype, self._name
+        return self._group.create_array(
             name,
             shape=(0, *row_shape),
-            chunks=(self._chunk_rows, *_cut(row_shape, dtype.itemsize)),
+            chunks=(chunk_rows, *_cut(row_shape, dtype.itemsize)),
             dtype=dtype,
             # The low bits of floats are noise, which no codec shrinks.
             compressors=None if dtype.kind == "f" else "auto",
@@ -130,10 +142,6 @@ class _Column:
             dimension_names=(ID_COLUMN, *(f"{name}.axis{axis}" for axis in range(1, 1 + len(row_shape)))),
             config={"write_empty_chunks": True},
         )
-        self._held: npt.NDArray[Any] | None = None
-        self._held_rows = 0
-        self._rows = 0
-        self._dtype = dtype
 
     def append(self, rows: npt.NDArray[Any]) -> None:
         """Take rows. Copies: only those that fill no chunk."""
@@ -162,6 +170,8 @@ class _Column:
             self._held_rows = 0
 
     def _write(self, rows: npt.NDArray[Any]) -> None:
+        if self._array is None:
+            self._array = self._make(rows.shape[1:], min(self._chunk_rows, len(rows)))
         start, self._rows = self._rows, self._rows + len(rows)
         self._array.resize((self._rows, *rows.shape[1:]))
         self._array[start : self._rows] = rows
