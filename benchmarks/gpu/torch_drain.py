@@ -256,7 +256,7 @@ def syncs(variant: Variant, outcome: Outcome) -> None:
     if isinstance(variant, Interlock):
         done = variant.drain.statistics()
         outcome.extra = {"host syncs": done.host_syncs, "wait_slot_s": done.wait_slot_s, "copy_s": done.copy_s}
-        outcome.extra.update(encode_s=done.encode_s, hash_s=done.hash_s, sync_s=done.sync_s, land_s=done.land_s)
+        outcome.extra.update({f"{phase}_s": seconds for phase, seconds in done.of_writers.items()})
         outcome.note = f"{done.host_syncs} host syncs"
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from interlock.cli._progress import Lines, Pace, Progress, duration, open_progress
 from interlock.cli._waits import Waits
+from interlock.drain import DrainStatistics
 
 
 class Clock:
@@ -100,9 +100,9 @@ def test_waiting_for_outputs_to_land_is_waiting_for_the_model():
     for party, seconds in (("source", 1.0), ("model", 2.0), ("sink", 4.0)):
         with waits.on(party):  # type: ignore[arg-type] # the three literals
             clock.now_s += seconds
-    drained: Any = SimpleNamespace(land_s=3.0, encode_s=0.5, hash_s=0.25, sync_s=0.25)
+    drained = DrainStatistics(idle_s=7.0, land_s=3.0, encode_s=0.5, hash_s=0.25, fsync_s=0.25)
     assert waits.seconds(drained) == {"source": 1.0, "model": 5.0, "sink": 1.0}
-    idle: Any = SimpleNamespace(land_s=0.0, encode_s=0.0, hash_s=0.0, sync_s=0.0)
+    idle = DrainStatistics()
     assert waits.seconds(idle) == {"source": 1.0, "model": 2.0, "sink": 4.0}
 
 
@@ -117,5 +117,5 @@ def test_time_counts_also_when_the_wait_ends_in_an_error():
 
     with pytest.raises(ZeroDivisionError):
         work()
-    idle: Any = SimpleNamespace(land_s=0.0, encode_s=0.0, hash_s=0.0, sync_s=0.0)
+    idle = DrainStatistics()
     assert waits.seconds(idle)["model"] == 3.0

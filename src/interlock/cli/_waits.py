@@ -44,7 +44,7 @@ class Waits:
         Args:
             drained: Statistics of the drain at this moment.
         """
-        busy_s = drained.land_s + drained.encode_s + drained.hash_s + drained.sync_s
+        busy_s = drained.writers_s - drained.idle_s
         landing_s = self._seconds["sink"] * (drained.land_s / busy_s if busy_s > 0 else 0.0)
         return {
             "source": self._seconds["source"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlock.drain._drain import Drain, DrainStatistics
+from interlock.drain._drain import Drain
 from interlock.drain._idcodes import decode_ids
 from interlock.drain._inspect import RankStatus, SinkStatus, VerifyReport, read_committed, read_status, verify_sink
 from interlock.drain._maintain import (
@@ -16,6 +16,7 @@ from interlock.drain._maintain import (
 )
 from interlock.drain._reductions import Argmax, Cast, TopK
 from interlock.drain._sinks import open_sink
+from interlock.drain._statistics import DrainStatistics
 from interlock.drain._tickets import Ticket
 from interlock.drain._todo import Todo
 

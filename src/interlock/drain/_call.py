@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import time
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from interlock.drain._null import NULL, NullPublisher, NullStore
@@ -71,16 +70,15 @@ class CallPublisher(NullPublisher):
         Raises:
             SinkError: It raised.
         """
-        start_s = time.perf_counter()
         try:
-            self._function(_read_only(ids), {name: _read_only(column) for name, column in columns.items()})
+            with self.times.on("encode"):
+                self._function(_read_only(ids), {name: _read_only(column) for name, column in columns.items()})
         except Exception as error:
             raise SinkError(
                 f"{self._name} failed on rows {ids[0]!s} to {ids[-1]!s}",
                 why=f"{type(error).__name__}: {error}",
                 hint="rows before are committed, since it returned; what it did of these is not known here",
             ) from error
-        self.times.encode_s += time.perf_counter() - start_s
         super().write(ids, columns)
         self.seal()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, final, overload
 
 import numpy as np
@@ -25,8 +25,10 @@ from interlock.drain._reductions import check_reductions, reduced
 from interlock.drain._resume import pending_source
 from interlock.drain._run import plain_fingerprint
 from interlock.drain._schema import Limits
+from interlock.drain._statistics import DrainStatistics
 from interlock.drain._store import Store
 from interlock.drain._tickets import Ticket
+from interlock.drain._times import Stopwatch
 from interlock.drain._todo import check_rank, todo
 from interlock.drain._writer import Writer, WriterSettings, abandon
 from interlock.errors import BoundError, DeviceError, InterlockError, LeaseError, UsageError
@@ -45,53 +47,6 @@ if TYPE_CHECKING:
     from interlock.drain._todo import Todo
 
 _STOP_BOUND_S = 10.0
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DrainStatistics:
-    """What a drain has done so far in this run.
-
-    Attributes:
-        rows_put: Rows given to `put`.
-        rows_written: Rows that are with the sink.
-        rows_committed: Rows that this run committed.
-        rows_resumed: Rows that were committed when the drain was opened.
-        rows_failed: Rows that failed in this run and were not committed since.
-        rows_duplicate: Rows dropped since the same bytes had come before.
-        bytes_written: Bytes of the files of committed shards.
-        shards: Shards that this run committed.
-        wait_slot_s: Seconds that `put` waited for a slot: the writer or the storage is slower than the producer.
-        copy_s: Seconds that `put` spent copying host arrays.
-        land_s: Seconds that the writer waited for values to land: the producer is slower than the writer.
-        encode_s: Seconds spent in the sink's format.
-        hash_s: Seconds that the writer waited for hashes, beyond the syncing, beside which they are computed.
-        sync_s: Seconds that the writer waited for syncing, and spent on renaming and recording. What was synced and
-            hashed while it wrote the next shard does not count.
-        held_bytes: Bytes of the budget in use now.
-        host_syncs: How often a put made the host wait for a device.
-    """
-
-    rows_put: int
-    rows_written: int
-    rows_committed: int
-    rows_resumed: int
-    rows_failed: int
-    rows_duplicate: int
-    bytes_written: int
-    shards: int
-    wait_slot_s: float
-    copy_s: float
-    land_s: float
-    encode_s: float
-    hash_s: float
-    sync_s: float
-    held_bytes: int
-    host_syncs: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
 
 
 @final
@@ -211,6 +166,9 @@ class Drain:
             verify=verify,
             limits=self._limits,
         )
+        self._times = self._intake.times
+        self._times.begin("start")
+        self._processors = Stopwatch(("used",), time.process_time)
         self._writer.start()
         self._forgotten = weakref.finalize(self, _forget, self._writer)
         self._forgotten.atexit = False  # the hook of the writers does that, and waits for them
@@ -382,34 +340,55 @@ class Drain:
             self._closed = True
             self._forgotten.detach()
             try:
-                self._link.raise_failure()
-                self._flush()
+                with self._times.on("flush"):
+                    self._close()
             finally:
-                ended = self._writer.stop(_STOP_BOUND_S)
-            if not ended:
-                raise BoundError(f"the writer of {self.sink} does not end", why=f"it is {self._link.doing}")
-            if isinstance(self._store, Store) and self._store.has_peers:
-                settle_sink(self.sink, repeats=self._repeats, wait_s=self._timeout_s)
+                self._times.end()
+                self._processors.end()
+
+    def _close(self) -> None:
+        try:
+            self._link.raise_failure()
+            self._flush()
+        finally:
+            ended = self._writer.stop(_STOP_BOUND_S)
+        if not ended:
+            raise BoundError(f"the writer of {self.sink} does not end", why=f"it is {self._link.doing}")
+        if isinstance(self._store, Store) and self._store.has_peers:
+            settle_sink(self.sink, repeats=self._repeats, wait_s=self._timeout_s)
 
     def statistics(self) -> DrainStatistics:
         """Return counts and times up to now. Never blocks."""
-        times, intake = self._writer.times, self._intake
+        done, intake = self._writer.done, self._intake
+        loop, writers = self._times.seconds(), self._writer.times.seconds()
         return DrainStatistics(
             rows_put=self._rows_put,
             rows_written=self._link.written_rows,
-            rows_committed=times.rows,
+            rows_committed=done.rows,
             rows_resumed=self._store.resumed_rows,
             rows_failed=self._store.failures.count,
             rows_duplicate=self._rows_duplicate,
-            bytes_written=times.size_bytes,
-            shards=times.shards,
-            wait_slot_s=intake.wait_slot_s,
-            copy_s=intake.copy_s,
-            land_s=self._link.land_s,
-            encode_s=times.encode_s,
-            hash_s=times.hash_s,
-            sync_s=times.sync_s,
+            bytes_put=intake.size_bytes,
+            bytes_written=done.size_bytes,
+            shards=done.shards,
+            start_s=loop.pop("start"),
+            elapsed_s=sum(loop.values()),
+            loop_s=loop["loop"],
+            put_s=loop["put"],
+            wait_slot_s=loop["slot"],
+            copy_s=loop["copy"],
+            flush_s=loop["flush"],
+            idle_s=writers["idle"],
+            land_s=writers["land"],
+            check_s=writers["check"],
+            encode_s=writers["encode"],
+            write_s=writers["write"],
+            hash_s=writers["hash"],
+            fsync_s=writers["fsync"],
+            commit_s=writers["commit"],
+            process_s=self._processors.seconds()["used"],
             held_bytes=intake.held_bytes,
+            budget_bytes=intake.budget_bytes,
             host_syncs=intake.host_syncs + self._duplicate_syncs,
         )
 
@@ -426,7 +405,10 @@ class Drain:
             self._link.raise_failure()
             if self._closed:
                 raise LeaseError(f"the drain of {self.sink} is closed", hint="put rows inside its with block")
-            yield
+            if self._times.switch("loop") == "start":
+                self._processors.begin("used")
+            with self._times.on("put"):
+                yield
 
     def _check_kind(self, ids: IdArray) -> None:
         kind = kind_of(ids)
@@ -479,7 +461,8 @@ class Drain:
         tick = self._link.next_tick()
         self._link.jobs.post(FlushJob(tick))
         try:
-            wait(Fence([(self._link.committed, tick)]), timeout_s=self._timeout_s, what="the flush")
+            with self._times.on("flush"):
+                wait(Fence([(self._link.committed, tick)]), timeout_s=self._timeout_s, what="the flush")
         except DeviceError:
             self._link.raise_failure()
             raise

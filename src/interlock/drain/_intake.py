@@ -20,6 +20,7 @@ from interlock.drain._leaves import aligned, chunk_bytes, column_of, rows_that_f
 from interlock.drain._schema import Limits, check_same
 from interlock.drain._spans import jobs_waiting, span
 from interlock.drain._staging import Staging, cancel_all
+from interlock.drain._times import LOOP_PHASES, Stopwatch
 from interlock.drain._verify import Poisoner, sums_at_put
 from interlock.errors import BoundError
 
@@ -63,8 +64,9 @@ class Intake:
 
     Attributes:
         last_tick: Tick of the last job.
-        wait_slot_s: Seconds waited for room.
-        copy_s: Seconds spent copying host arrays.
+        budget_bytes: As given.
+        times: Where the time of the producer goes. Whoever holds the drain's lock begins and ends it.
+        size_bytes: Bytes of the rows that were handed to the writer.
         host_syncs: How often the host waited for a device.
     """
 
@@ -85,7 +87,7 @@ class Intake:
         self._seen = seen
         self._sink = sink
         self._schema = schema
-        self._budget_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
         self._borrow = borrow
         self._timeout_s = timeout_s
         self._verify = verify
@@ -97,8 +99,8 @@ class Intake:
         self._jobs = 0
         self._stable_bytes = 0
         self.last_tick = 0
-        self.wait_slot_s = 0.0
-        self.copy_s = 0.0
+        self.times = Stopwatch(LOOP_PHASES)
+        self.size_bytes = 0
         self.host_syncs = 0
 
     @property
@@ -128,9 +130,10 @@ class Intake:
             BoundError: The wait for room was too long.
         """
         self._number += 1
-        rows = rows_that_fit(leaves, self._budget_bytes // 2) or rows_that_fit(leaves, self._budget_bytes)
+        rows = rows_that_fit(leaves, self.budget_bytes // 2) or rows_that_fit(leaves, self.budget_bytes)
         if not rows:
             size = chunk_bytes(leaves, len(ids))
+            self.size_bytes += size
             with span("put", self._link.subject, self._number, size), about(self._link.subject, self._number):
                 return [self._take_large(ids[row : row + 1], leaves, row) for row in range(len(ids))]
         chunks = -(-len(ids) // rows)  # of half the budget: one is written while the next is filled
@@ -143,10 +146,11 @@ class Intake:
             with span("put", self._link.subject, self._number, size_bytes), about(self._link.subject, self._number):
                 leaves = [leaf.found(borrow=self._borrow) for leaf in leaves]  # now, so that few snapshots wait
                 landings.append(self._take_chunk(ids[start:stop], leaves, start, stop))
+            self.size_bytes += size_bytes
         return landings
 
     def _has_room(self, size_bytes: int) -> bool:
-        return self.held_bytes + size_bytes <= self._budget_bytes and self._jobs < _MOST_JOBS
+        return self.held_bytes + size_bytes <= self.budget_bytes and self._jobs < _MOST_JOBS
 
     def _take_chunk(self, ids: IdArray, leaves: list[Leaf], start: int, stop: int) -> Landing:
         taken = {leaf.name: leaf.take(start, stop, borrow=self._borrow) for leaf in leaves}
@@ -191,7 +195,8 @@ class Intake:
                 self._settle(one.ready)
                 value = one.read()
                 held = self._own_host(name, value.nbytes).view(value.dtype.newbyteorder("=")).reshape(value.shape)
-                np.copyto(held, value)
+                with self.times.on("copy"):
+                    np.copyto(held, value)
                 readers[name] = partial(np.asarray, held)
         ordered = {column.name: readers[column.name] for column in schema}
         sums = sums_at_put(leaves, row, row + 1, self._timeout_s) if self._verify else {}
@@ -208,13 +213,14 @@ class Intake:
     def _carry(self, name: str, value: DeviceArray | Pieces) -> Callable[[], npt.NDArray[Any]]:
         """Copy a device value to host memory of its own, through two slots of half the budget; return its reader."""
         host = self._own_host(name, size_of(value))
-        slab_bytes = max(1, self._budget_bytes // 2)
+        slab_bytes = max(1, self.budget_bytes // 2)
         for block in blocks_of(value):
             staging = self._staging(block.array.device)
             claims = self._claim([(staging, {}, slab_bytes)] * 2)
             try:
                 part = host[block.offset_bytes : block.offset_bytes + block.size_bytes]
-                staging.carry(claims, block.array, part, self._settle)
+                with self.times.on("copy"):
+                    staging.carry(claims, block.array, part, self._settle)
             finally:
                 cancel_all(claims)
         return partial(landed_of(value).read, host.data, 0)
@@ -241,7 +247,7 @@ class Intake:
         key = id(device)
         if key not in self._stagings:
             poisoner = Poisoner(device, self._timeout_s) if self._verify else None
-            self._stagings[key] = Staging(device, self._budget_bytes, snapshot=not self._borrow, poisoner=poisoner)
+            self._stagings[key] = Staging(device, self.budget_bytes, snapshot=not self._borrow, poisoner=poisoner)
         return self._stagings[key]
 
     def _claim(self, needs: list[tuple[Staging, dict[str, Any], int]]) -> list[Claim]:
@@ -268,7 +274,7 @@ class Intake:
                     staging.drop_idle()
             for staging, members, size_bytes in needs:
                 others = sum(other.pool.allocated_bytes for other in self._stagings.values() if other is not staging)
-                room_bytes = self._budget_bytes - self._stable_bytes - others
+                room_bytes = self.budget_bytes - self._stable_bytes - others
                 claim = staging.claim(size_bytes, room_bytes, members.values(), patient=patient)
                 if claim is None:
                     break
@@ -291,9 +297,8 @@ class Intake:
             fence = Fence.EMPTY
             if exports:
                 self._settle(Fence.EMPTY.join(*(export.ready for export in exports.values())))
-                start_s = time.perf_counter()
-                readers.update(staging.fill_from_host(claim, exports))
-                self.copy_s += time.perf_counter() - start_s
+                with self.times.on("copy"):
+                    readers.update(staging.fill_from_host(claim, exports))
             if values:
                 more, fence, unordered = staging.fill_from_device(claim, values)
                 readers.update(more)
@@ -343,7 +348,7 @@ class Intake:
         """Block until `has_room`, hearing the writer meanwhile."""
         if not self._wait(has_room, self._timeout_s):
             raise BoundError(
-                f"put found no room in {self._budget_bytes:,} bytes for {self._timeout_s:g} s",
+                f"put found no room in {self.budget_bytes:,} bytes for {self._timeout_s:g} s",
                 why=f"{self.held_bytes:,} are in use, and the writer of {self._sink} is {self._link.doing}",
                 hint="raise budget_bytes or timeout_s, or look at the storage",
             )
@@ -353,12 +358,8 @@ class Intake:
         self.collect()
         if has_room():
             return True
-        start_s = time.perf_counter()
-        try:
-            with span("wait for room", self._link.subject, self._number):
-                return self._hear_until(has_room, bound_s)
-        finally:
-            self.wait_slot_s += time.perf_counter() - start_s
+        with self.times.on("slot"), span("wait for room", self._link.subject, self._number):
+            return self._hear_until(has_room, bound_s)
 
     def _hear_until(self, has_room: Callable[[], bool], bound_s: float) -> bool:
         deadline_s = time.monotonic() + bound_s

@@ -134,7 +134,6 @@ class Link:
         accepted_rows: Rows handed to the writer.
         rejected_rows: Rows that the writer recorded as failed.
         written_rows: Rows that are with the sink.
-        land_s: Seconds that the writer waited for copies to land.
     """
 
     subject: str = field(default_factory=lambda: f"drain {next(_numbers)}")
@@ -148,7 +147,6 @@ class Link:
     accepted_rows: int = 0
     rejected_rows: int = 0
     written_rows: int = 0
-    land_s: float = 0.0
 
     def next_tick(self) -> int:
         """Return the tick of a new job; both timelines count the same."""

@@ -9,9 +9,10 @@ import numpy as np
 
 from interlock.drain._ids import kind_of
 from interlock.drain._idsets import IdSet
-from interlock.drain._publish import PublishTimes
+from interlock.drain._publish import Published
 from interlock.drain._run import RunRecord
 from interlock.drain._schema import Column
+from interlock.drain._times import WRITER_PHASES, Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,7 +88,8 @@ class NullPublisher:
         store: What keeps the ids.
 
     Attributes:
-        times: Only `rows` moves: nothing is written, so there are no bytes, shards or seconds.
+        done: Only `rows` moves: nothing is written, so there are no bytes and no shards.
+        times: As in `Publisher`.
         is_sealed: False: rows are committed as soon as a shard of them is full.
         open_bytes: Bytes of rows since the last `seal`.
         begun_s: When the first of them came; None if there is none.
@@ -99,7 +101,8 @@ class NullPublisher:
     def __init__(self, store: NullStore) -> None:
         self._store = store
         self._ids: list[IdArray] = []
-        self.times = PublishTimes()
+        self.done = Published()
+        self.times = Stopwatch(WRITER_PHASES)
         self.open_bytes = 0
         self.begun_s: float | None = None
         self.number = 0
@@ -120,7 +123,7 @@ class NullPublisher:
             ids = np.concatenate(self._ids)
             self._store.committed.add_many(ids)
             self._store.failures.forget(ids)
-            self.times.rows += len(ids)
+            self.done.rows += len(ids)
         self.abandon()
 
     def finish(self) -> None:

@@ -30,6 +30,7 @@ from interlock.drain._idcodes import encode_ids
 from interlock.drain._manifest import ShardRecord
 from interlock.drain._schema import Column
 from interlock.drain._spans import span
+from interlock.drain._times import WRITER_PHASES, Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from interlock._core._protocols import ShardWriter
     from interlock.drain._ids import IdArray
     from interlock.drain._store import Store
+    from interlock.drain._times import WriterPhase
 
 STEPS = ("schema", "open", "write", "close", "sync", "hash", "rename", "sync-folder", "record", "end")
 
@@ -51,12 +53,9 @@ def run_step(name: str, action: Callable[[], None]) -> None:  # noqa: ARG001 - t
 
 @final
 @dataclass(slots=True)
-class PublishTimes:
-    """Seconds spent, and what came of it."""
+class Published:
+    """What is committed."""
 
-    encode_s: float = 0.0
-    hash_s: float = 0.0
-    sync_s: float = 0.0
     shards: int = 0
     rows: int = 0
     size_bytes: int = 0
@@ -82,6 +81,8 @@ class Publisher:
 
     Attributes:
         number: Which put the rows are from, for a trace.
+        done: What is committed.
+        times: Where the time of the thread goes, which begins and ends it.
     """
 
     def __init__(self, store: Store, subject: str) -> None:
@@ -90,7 +91,8 @@ class Publisher:
         self._shard: _OpenShard | None = None
         self._sealed: _Publication | None = None
         self.number = 0
-        self.times = PublishTimes()
+        self.done = Published()
+        self.times = Stopwatch(WRITER_PHASES)
 
     @property
     def open_bytes(self) -> int:
@@ -114,14 +116,13 @@ class Publisher:
         Raises:
             OSError: The storage refused.
         """
-        start_s = time.perf_counter()
-        if self._shard is None:
-            self._shard = self._begin(ids, columns)
-        shard = self._shard
-        run_step("write", lambda: shard.writer.write(ids, columns))
+        with self.times.on("encode"):
+            if self._shard is None:
+                self._shard = self._begin(ids, columns)
+            shard = self._shard
+            run_step("write", lambda: shard.writer.write(ids, columns))
         shard.ids.append(ids)
         shard.payload_bytes += ids.nbytes + sum(column.nbytes for column in columns.values())
-        self.times.encode_s += time.perf_counter() - start_s
 
     def seal(self) -> None:
         """Close the open shard, if there is one, and begin to bring it to the storage. There is no sealed one.
@@ -132,7 +133,7 @@ class Publisher:
         shard = self._shard
         if shard is None:
             return
-        self._do("close", shard.writer.close, "encode_s", shard.payload_bytes)
+        self._do("close", shard.writer.close, "encode", shard.payload_bytes)
         publication = _Publication(self._store, shard)
         publication.begin()
         self._shard, self._sealed = None, publication
@@ -149,15 +150,15 @@ class Publisher:
         if publication is None:
             return
         try:
-            for name, action, timer in publication.steps():
-                self._do(name, action, timer, publication.payload_bytes)
+            for name, action, phase in publication.steps():
+                self._do(name, action, phase, publication.payload_bytes)
         except BaseException:
             with suppress(OSError):  # the next run removes it
                 remove(publication.temporary)
             raise
-        self.times.shards += 1
-        self.times.rows += publication.record.rows
-        self.times.size_bytes += publication.record.size_bytes
+        self.done.shards += 1
+        self.done.rows += publication.record.rows
+        self.done.size_bytes += publication.record.size_bytes
         run_step("end", lambda: None)
 
     def abandon(self) -> None:
@@ -167,17 +168,16 @@ class Publisher:
             shard.writer.abandon()
             remove(shard.temporary)
 
-    def _do(self, name: str, action: Callable[[], None], timer: str, size_bytes: int) -> None:
-        start_s = time.perf_counter()
-        with span(timer.removesuffix("_s"), self._subject, self.number, size_bytes):
+    def _do(self, name: str, action: Callable[[], None], phase: WriterPhase, size_bytes: int) -> None:
+        with self.times.on(phase), span(phase, self._subject, self.number, size_bytes):
             run_step(name, action)
-        setattr(self.times, timer, getattr(self.times, timer) + time.perf_counter() - start_s)
 
     def _begin(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> _OpenShard:
         store = self._store
         if store.run.schema is None:
             schema = tuple(Column(name, column.dtype.name, column.shape[1:]) for name, column in columns.items())
-            run_step("schema", lambda: store.remember_schema(schema, ids))
+            with self.times.on("commit"):
+                run_step("schema", lambda: store.remember_schema(schema, ids))
         name = store.layout.shard_name(store.run.run, store.next_number)
         store.next_number += 1
         temporary = store.layout.temporary(name)
@@ -212,14 +212,14 @@ class _Publication:
         with suppress(RuntimeError):  # no thread starts while the interpreter ends: then the step does it
             self._syncing.start()
 
-    def steps(self) -> tuple[tuple[str, Callable[[], None], str], ...]:
-        """Return the steps after `close` in order: name, action, and which time of `PublishTimes` it counts for."""
+    def steps(self) -> tuple[tuple[str, Callable[[], None], WriterPhase], ...]:
+        """Return the steps after `close` in order: name, action, and what its time counts as."""
         return (
-            ("sync", self._sync, "sync_s"),
-            ("hash", self._hash, "hash_s"),
-            ("rename", self._rename, "sync_s"),
-            ("sync-folder", lambda: sync(self._store.layout.root), "sync_s"),
-            ("record", lambda: self._store.record(self.record, self._ids), "sync_s"),
+            ("sync", self._sync, "fsync"),
+            ("hash", self._hash, "hash"),
+            ("rename", self._rename, "commit"),
+            ("sync-folder", lambda: sync(self._store.layout.root), "commit"),
+            ("record", lambda: self._store.record(self.record, self._ids), "commit"),
         )
 
     def _sync_files(self) -> None:

@@ -23,6 +23,7 @@ from interlock.drain._null import NullPublisher, NullStore
 from interlock.drain._publish import Publisher
 from interlock.drain._schema import holds_nan
 from interlock.drain._spans import span
+from interlock.drain._times import count_here
 from interlock.drain._verify import check
 from interlock.errors import DeviceError, InterlockError, SinkError
 
@@ -72,6 +73,7 @@ class Writer:
         self._tick = 0
         self._sealed_tick = 0
         self._unsynced_since_s: float | None = None
+        self.done = self._publisher.done
         self.times = self._publisher.times
         self.pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"interlock-drain {store.text}", daemon=True)
@@ -92,9 +94,11 @@ class Writer:
     @property
     def lost_rows(self) -> int:
         """Rows handed over that are neither committed nor recorded as failed."""
-        return self._link.accepted_rows - self._link.rejected_rows - self.times.rows
+        return self._link.accepted_rows - self._link.rejected_rows - self.done.rows
 
     def _run(self) -> None:
+        self.times.begin("check")
+        count_here(self.times)
         try:
             while not self._link.stop.is_set():
                 job = self._next()
@@ -110,17 +114,21 @@ class Writer:
         since_s = self._publisher.begun_s if self._publisher.begun_s is not None else self._unsynced_since_s
         if since_s is None:
             self._link.doing = "waiting for rows"
-            return self._link.jobs.wait_take(_IDLE_S)
+            return self._wait_for_job(_IDLE_S)
         left_s = since_s + self._settings.commit_interval_s - time.monotonic()
         if self._publisher.is_sealed and left_s > 0:
             job = self._link.jobs.take_nowait()
             if job is None:
                 self._finish_shard()
             return job
-        job = self._link.jobs.wait_take(left_s) if left_s > 0 else None
+        job = self._wait_for_job(left_s) if left_s > 0 else None
         if job is None:
             self._commit()
         return job
+
+    def _wait_for_job(self, timeout_s: float) -> Job | None:
+        with self.times.on("idle"):
+            return self._link.jobs.wait_take(timeout_s)
 
     def _do(self, job: Job) -> None:
         if isinstance(job, RowsJob):
@@ -157,9 +165,8 @@ class Writer:
         self._link.owner.post(Written(job))
 
     def _land(self, job: RowsJob, rows: str) -> Mapping[str, npt.NDArray[Any]]:
-        start_s = time.perf_counter()
         self._link.doing = f"waiting for the copy of {rows} to land"
-        with span("wait for copy", self._link.subject, job.number):
+        with self.times.on("land"), span("wait for copy", self._link.subject, job.number):
             wait(job.landing.fence, timeout_s=self._settings.timeout_s, what=f"the copy of {rows}")
         try:
             columns = {name: read() for name, read in job.readers.items()}
@@ -168,7 +175,6 @@ class Writer:
                 f"the values of {rows} were lost", why=f"{type(error).__name__}: {error}", hint="see the cause"
             ) from error
         job.landing.fence = Fence.EMPTY
-        self._link.land_s += time.perf_counter() - start_s
         if observed():
             for region in job.regions:
                 emit(Access(host_timeline(), region, "read", "drain writer", site=here()))
@@ -218,7 +224,8 @@ class Writer:
     def _seal_shard(self) -> None:
         """Close the open shard, which is brought to the storage from now on; commit the one before."""
         self._finish_shard()
-        self._store.failures.sync()
+        with self.times.on("commit"):
+            self._store.failures.sync()
         self._unsynced_since_s = None
         self._publisher.seal()
         self._sealed_tick = self._tick  # jobs before the one that filled the shard
@@ -259,6 +266,7 @@ class Writer:
         self._link.committed.fail(cause)
         self._link.owner.post(Ended())
         _live.discard(self)
+        self.times.end()
 
 
 def _hint_for(error: OSError, root: str) -> str:

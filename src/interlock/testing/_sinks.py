@@ -74,10 +74,14 @@ class SinkConformance:
 
     @staticmethod
     def write(sink: Sink, path: Path, ids: Any, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Write a whole shard with one call of `write`."""
+        """Write a whole shard with one call of `write`, and let go of it if it is refused."""
         writer = sink.open_shard(path, run=RUN)
-        writer.write(np.asarray(ids), columns)
-        writer.close()
+        try:
+            writer.write(np.asarray(ids), columns)
+            writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
 
     def test_scheme_is_a_word_and_suffix_can_end_a_name(self, sink: Sink) -> None:
         assert sink.scheme

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from interlock._core._protocols import ShardContent
 from interlock.drain._schema import ID_COLUMN
+from interlock.drain._times import TimedFile, writing
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class _Column:
         size_bytes = self._size_bytes - self._begun_bytes
         if size_bytes >= _WRITE_BYTES and hasattr(os, "posix_fadvise"):
             self._file.flush()
-            with suppress(OSError):  # it is advice
+            with suppress(OSError), writing():  # it is advice
                 os.posix_fadvise(self._file.fileno(), self._begun_bytes, size_bytes, os.POSIX_FADV_DONTNEED)
             self._begun_bytes = self._size_bytes
 
@@ -157,8 +158,8 @@ class _NpyShard:
             if name not in self._columns:
                 _check_name(f"{name}.npy")
                 dtype = column.dtype.newbyteorder("=")
-                file = (self._path / f"{name}.npy").open("xb", buffering=1 << 20)
-                self._columns[name] = _Column(file, dtype, column.shape[1:])
+                file = TimedFile(self._path / f"{name}.npy", "xb")
+                self._columns[name] = _Column(io.BufferedWriter(file, 1 << 20), dtype, column.shape[1:])
             self._columns[name].append(column)
         self._ids.append(np.array(ids))
 

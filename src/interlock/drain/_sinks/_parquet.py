@@ -62,7 +62,7 @@ def _damaged(path: Path, error: Exception) -> UsageError:
     return UsageError(f"{path} is no whole Parquet file of ours", why=str(error).splitlines()[0])
 
 
-def _start(file: pa.OSFile, schema: pa.Schema) -> pq.ParquetWriter:
+def _start(file: pa.PythonFile, schema: pa.Schema) -> pq.ParquetWriter:
     return pq.ParquetWriter(
         file,
         schema,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from interlock._core._protocols import ShardContent
 from interlock.drain._schema import ID_COLUMN, NARROW
+from interlock.drain._times import TimedFile, writing
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -200,11 +201,12 @@ class _Spool:
         content = np.ascontiguousarray(rows, self.dtype).reshape(-1).view(np.uint8).data
         self.rows += len(rows)
         self.size_bytes += len(content)
-        while content:
-            content = content[self._file.write(content) :]
+        with writing():
+            while content:
+                content = content[self._file.write(content) :]
 
-    def move_to(self, target: IO[bytes]) -> None:
-        """Append all rows to an unbuffered file, in the system where it can, and let go of the spool."""
+    def move_to(self, target: TimedFile) -> None:
+        """Append all rows to a file, in the system where it can, and let go of the spool."""
         done = 0
         with suppress(AttributeError, OSError):  # another storage, or a system that cannot: then it is copied here
             while done < self.size_bytes:
@@ -214,26 +216,12 @@ class _Spool:
                     break
                 done += moved
         self._file.seek(done)
-        shutil.copyfileobj(self._file, _Whole(target), 1 << 20)
+        shutil.copyfileobj(self._file, target, 1 << 20)
         self.close()
 
     def close(self) -> None:
         with suppress(OSError):
             self._file.close()
-
-
-@final
-class _Whole:
-    """Writes all that it is given to an unbuffered file, which alone may write less."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def write(self, content: bytes) -> int:
-        left = memoryview(content)
-        while left:
-            left = left[self._file.write(left) :]
-        return len(content)
 
 
 @final
@@ -243,7 +231,7 @@ class _SafetensorsShard:
     def __init__(self, path: Path, run: str) -> None:
         self._run = run
         self._folder = path.parent
-        self._file: IO[bytes] = path.open("xb", buffering=0)
+        self._file = TimedFile(path, "xb")
         self._ids: list[npt.NDArray[Any]] = []
         self._spools: dict[str, _Spool] = {}
 
@@ -263,9 +251,10 @@ class _SafetensorsShard:
             self._spools[name].append(values)
         # The widest elements first: so each tensor is aligned for its own, which readers that map the file need.
         ordered = dict(sorted(self._spools.items(), key=lambda item: -item[1].dtype.itemsize))
-        _Whole(self._file).write(self._header(ordered))
+        self._file.write(self._header(ordered))
         for spool in ordered.values():
-            spool.move_to(self._file)
+            with writing():
+                spool.move_to(self._file)
         self._file.close()
 
     def abandon(self) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from interlock.drain._schema import ID_COLUMN
+from interlock.drain._times import TimedFile
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class TableShard:
         give_up: Callable[[Any], object] | None = None,
     ) -> None:
         self._run = run
-        self._file = pa.OSFile(str(path), "wb")
+        self._file = pa.PythonFile(TimedFile(path, "xb"), "w")
         self._start = start
         self._give_up = give_up
         self._writer: Any = None

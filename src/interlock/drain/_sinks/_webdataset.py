@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from interlock._core._protocols import ShardContent
+from interlock.drain._times import TimedFile
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class _TarShard:
 
     def __init__(self, path: Path, run: str) -> None:
         self._run = run
-        self._file: IO[bytes] = path.open("xb", buffering=_BUFFER_BYTES)
+        self._file = io.BufferedWriter(TimedFile(path, "xb"), _BUFFER_BYTES)
         self._kind = ""
         self._rows = 0
 
