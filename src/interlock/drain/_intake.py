@@ -66,7 +66,7 @@ class Intake:
         last_tick: Tick of the last job.
         budget_bytes: As given.
         times: Where the time of the producer goes. Whoever holds the drain's lock begins and ends it.
-        size_bytes: Bytes of the rows that were handed to the writer.
+        size_bytes: Bytes of the rows that were taken.
         host_syncs: How often the host waited for a device.
     """
 
@@ -130,10 +130,10 @@ class Intake:
             BoundError: The wait for room was too long.
         """
         self._number += 1
+        self.size_bytes += sum(leaf.row_bytes for leaf in leaves) * len(ids)
         rows = rows_that_fit(leaves, self.budget_bytes // 2) or rows_that_fit(leaves, self.budget_bytes)
         if not rows:
             size = chunk_bytes(leaves, len(ids))
-            self.size_bytes += size
             with span("put", self._link.subject, self._number, size), about(self._link.subject, self._number):
                 return [self._take_large(ids[row : row + 1], leaves, row) for row in range(len(ids))]
         chunks = -(-len(ids) // rows)  # of half the budget: one is written while the next is filled
@@ -146,7 +146,6 @@ class Intake:
             with span("put", self._link.subject, self._number, size_bytes), about(self._link.subject, self._number):
                 leaves = [leaf.found(borrow=self._borrow) for leaf in leaves]  # now, so that few snapshots wait
                 landings.append(self._take_chunk(ids[start:stop], leaves, start, stop))
-            self.size_bytes += size_bytes
         return landings
 
     def _has_room(self, size_bytes: int) -> bool:

@@ -28,7 +28,7 @@ class DrainStatistics:
         rows_resumed: Rows that were committed when the drain was opened.
         rows_failed: Rows that failed in this run and were not committed since.
         rows_duplicate: Rows dropped since the same bytes had come before.
-        bytes_put: Bytes of the rows that were handed to the writer.
+        bytes_put: Bytes of these rows, without those that were dropped.
         bytes_written: Bytes of the files of committed shards.
         shards: Shards that this run committed.
         start_s: Seconds between the opening of the drain and the first `put`. Part of `idle_s`, once for each writer.
