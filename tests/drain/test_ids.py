@@ -121,7 +121,7 @@ def test_dense_ids_take_a_bit_each_and_scattered_ones_no_bitmap():
     loose = IdSet()
     loose.add_many(np.arange(1_000, dtype=np.int64) << 40)
     assert len(loose._pages) == 0
-    assert sum(level.nbytes for level in loose._loose._levels) == 8_000
+    assert loose._loose.size_bytes == 8_000
 
 
 def test_a_set_of_strings_behaves_as_a_set():

@@ -198,7 +198,7 @@ def test_strings_take_sixteen_bytes_each_and_are_told_apart():
     assert len(ids) == 3000
     assert ids.contains_many(names).all()
     assert not ids.contains_many(np.char.add(names, "x")).any()
-    assert sum(one.nbytes for one in (*ids._texts._levels, *ids._texts._tags)) == 16 * 3000
+    assert ids._texts.size_bytes == 16 * 3000
 
 
 def test_two_strings_with_the_same_first_half_of_their_hash_are_two(monkeypatch):
@@ -208,7 +208,8 @@ def test_two_strings_with_the_same_first_half_of_their_hash_are_two(monkeypatch)
         both = np.array([halves[text] for text in texts.tolist()], np.int64)
         return both[:, 0], both[:, 1]
 
-    monkeypatch.setattr("interlock.drain._idsets._hashes", hashes)
+    monkeypatch.setattr("interlock.drain._idlevels.hashes", hashes)
+    monkeypatch.setattr("interlock.drain._idsets.hashes", hashes)
     ids = IdSet()
     assert [ids.add_many(np.array([one])) for one in ("a", "b", "a")] == [1, 1, 0]
     assert [one in ids for one in "abc"] == [True, True, False]

@@ -197,6 +197,8 @@ def _extent(kind: str, first: int, body: npt.NDArray[Any]) -> tuple[int, int]:
 
 def _total(numbers: npt.NDArray[Any]) -> int:
     """Return the sum of numbers, however large it is."""
+    if numbers.itemsize < 8:  # noqa: PLR2004 - of four bytes or less, there is no array of so many that it would overflow
+        return int(numbers.sum(dtype=np.uint64))
     high, low = numbers >> (4 * numbers.itemsize), numbers & ((1 << (4 * numbers.itemsize)) - 1)
     return (int(high.sum(dtype=np.uint64)) << (4 * numbers.itemsize)) + int(low.sum(dtype=np.uint64))
 

@@ -19,6 +19,9 @@ IdArray: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _HINT = "ids are int or str, one per row"
+_BLOCK_CHARACTERS = 1 << 16
+_SURROGATES = 0xD800
+_SURROGATE_MASK = 0xFFFFF800
 
 
 def as_ids(ids: Any) -> IdArray:
@@ -55,10 +58,12 @@ def _typed(array: npt.NDArray[Any]) -> IdArray:
         if array.size and int(array.max()) > np.iinfo(np.int64).max:
             raise UsageError(f"id {int(array.max())} does not fit a signed 64-bit integer", hint="use it as a string")
         return np.array(array, np.int64)
-    if kind in "UT":
-        _check_text(array.tolist())
-        return np.array(array, np.str_)
-    if kind == "O":
+    if kind == "U":
+        texts = np.array(array, array.dtype.newbyteorder("="))
+        if texts.size:
+            _check_characters(texts)
+        return texts
+    if kind in "OT":
         elements = array.tolist()
         _check_elements(elements)
         if all(isinstance(one, (str, int, np.integer)) for one in elements):
@@ -99,6 +104,18 @@ def _check_text(texts: Sequence[str]) -> None:
     except UnicodeEncodeError:
         wrong = next(one for one in texts if not _encodes(one))
         raise UsageError(f"id {wrong!r} is not valid Unicode", hint="rename the file, or give ids yourself") from None
+
+
+def _check_characters(texts: IdArray) -> None:
+    """As `_check_text`, of an array of our own, without making strings of it."""
+    length = texts.dtype.itemsize // 4
+    characters = texts.view(np.uint32).reshape(texts.size, length)
+    step = max(1, _BLOCK_CHARACTERS // length)
+    for start in range(0, texts.size, step):
+        block = characters[start : start + step]
+        is_inner_nul = (block[:, :-1] == 0) & (block[:, 1:] != 0)
+        if is_inner_nul.any() or ((block & _SURROGATE_MASK) == _SURROGATES).any():
+            _check_text(texts[start : start + step].tolist())
 
 
 def _encodes(text: str) -> bool:

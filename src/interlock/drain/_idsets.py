@@ -1,23 +1,22 @@
 """Sets of ids, of which a hundred million take megabytes.
 
-Integers lie in pages of 65,536. A page that has many is a bitmap of 8 KiB; the ids of the others lie together in sorted
-arrays. A string counts as its 128-bit BLAKE2b hash and takes 16 bytes: that two of a hundred million have the same is
-less likely than one in 10^22.
+Integers lie in pages of 65,536. A page that has many is a bitmap of 8 KiB, and while there are few bitmaps a page that
+has some is one too; the ids of the others lie together in sorted arrays. A string counts as its 128-bit hash and takes
+16 bytes: that two of a hundred million have the same is less likely than one in 10^22.
 
-Source: Roaring bitmaps (Chambi, Lemire, Kaser, Godin 2016) for the two kinds of pages; the levels are those of a
-log-structured merge tree (O'Neil, Cheng, Gawlick, O'Neil 1996).
+Source: Roaring bitmaps (Chambi, Lemire, Kaser, Godin 2016) for the two kinds of pages.
 """
 
 from __future__ import annotations
 
 import threading
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from interlock.drain._idcodes import spread
+from interlock.drain._idlevels import Levels, hashes, rising_hashes
 from interlock.drain._ids import as_ids, is_rising, kind_of
 
 if TYPE_CHECKING:
@@ -34,6 +33,10 @@ _PAGE_IDS = 1 << _PAGE_BITS
 _PAGE_BYTES = _PAGE_IDS >> 3
 _DENSE_IDS = _PAGE_BYTES >> 3
 """Ids of 8 bytes that take as much as a bitmap."""
+
+_FREE_PAGES = 2048
+_FEW_IDS = 8
+"""Of so many ids on a page a bitmap is made while all bitmaps take no more than 16 MiB: it is quicker by far."""
 
 _ONE_BIT = np.left_shift(np.uint8(1), np.arange(8, dtype=np.uint8))
 _LOWEST_BITS = np.array([(1 << count) - 1 for count in range(8)], np.uint8)
@@ -74,27 +77,46 @@ class _Pages:
         bits: Bits = self._bits[place]
         return bits
 
-    def test(self, places: npt.NDArray[np.int64], ids: IdArray) -> Mask:
-        """Return which of `ids`, each in its place, are there."""
-        found: Mask = (self._bits[places, (ids & 0xFFFF) >> 3] & _ONE_BIT[ids & 7]) != 0
+    def find(self, keys: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Mask]:
+        """Return the shifts of the pages `keys`, and which are there.
+
+        A page's shift is how many bytes behind (or before) id // 8 its bits lie.
+        """
+        places = self.places(keys)
+        return (places - keys) * _PAGE_BYTES, places >= 0
+
+    def shift(self, first: int, last: int) -> int | None:
+        """Return the shift of the pages `first` to `last` if all are there and it is the same, as it mostly is."""
+        count = last - first + 1
+        start = int(np.searchsorted(self._keys, first))
+        keys, places = self._keys[start : start + count], self._places[start : start + count]
+        if len(keys) != count or keys[0] != first or keys[-1] != last:
+            return None
+        return (int(places[0]) - first) * _PAGE_BYTES if (places[1:] - places[:-1] == 1).all() else None
+
+    def test(self, shifts: npt.NDArray[np.int64] | int, ids: IdArray) -> Mask:
+        """Return which of `ids` are there; all have a page."""
+        where, bits = _bit_of(shifts, ids)
+        found: Mask = (self._bits.reshape(-1)[where] & bits) != 0
         return found
 
-    def add(self, places: npt.NDArray[np.int64], ids: IdArray) -> int:
-        """Add `ids`, rising, each in its place; return how many were new."""
-        where = places * _PAGE_BYTES + ((ids & 0xFFFF) >> 3)
-        first = np.flatnonzero(np.concatenate(([True], where[1:] != where[:-1])))
-        fresh = np.bitwise_or.reduceat(_ONE_BIT[ids & 7], first)
-        flat, where = self._bits.reshape(-1), where[first]
-        before = flat[where]
-        flat[where] = before | fresh
-        return int(np.bitwise_count(fresh & ~before).sum())
+    def add(self, shifts: npt.NDArray[np.int64] | int, ids: IdArray) -> int:
+        """Add `ids`, each once and with a page; return how many were new."""
+        where, bits = _bit_of(shifts, ids)
+        flat = self._bits.reshape(-1)
+        held = flat[where] & bits
+        if held.any():
+            where, bits = where[held == 0], bits[held == 0]
+        np.add.at(flat, where, bits)  # each bit once, and not set: so that is `or`, which NumPy does ten times slower
+        return len(bits)
 
-    def remove(self, places: npt.NDArray[np.int64], ids: IdArray) -> int:
-        """Take `ids`, each once and in its place, out; return how many were there."""
-        held = self.test(places, ids)
-        places, ids = places[held], ids[held]
-        np.bitwise_and.at(self._bits, (places, (ids & 0xFFFF) >> 3), ~_ONE_BIT[ids & 7])
-        return len(ids)
+    def remove(self, shifts: npt.NDArray[np.int64], ids: IdArray) -> int:
+        """Take `ids`, each once and with a page, out; return how many were there."""
+        where, bits = _bit_of(shifts, ids)
+        flat = self._bits.reshape(-1)
+        held = (flat[where] & bits) != 0
+        np.subtract.at(flat, where[held], bits[held])
+        return int(np.count_nonzero(held))
 
     def between(self, first: int, last: int) -> Iterator[tuple[int, Bits]]:
         """Yield key and bits of the pages `first` to `last`."""
@@ -103,88 +125,16 @@ class _Pages:
             yield key, self._bits[place]
 
 
-@final
-class _Levels:
-    """Sorted arrays of numbers, each less than half as long as the one before; no number is in two."""
-
-    def __init__(self) -> None:
-        self._levels: list[npt.NDArray[np.int64]] = []
-        self._tags: list[npt.NDArray[np.int64]] = []
-
-    def find(self, keys: npt.NDArray[np.int64], tags: npt.NDArray[np.int64] | None = None) -> Mask:
-        """Return which of `keys` are there, with the same tags."""
-        found = np.zeros(len(keys), np.bool_)
-        for level, stored in zip(self._levels, self._tags or self._levels, strict=True):
-            found |= _hits(level, keys, stored, tags)[0]
-        return found
-
-    def add(self, keys: npt.NDArray[np.int64], tags: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
-        """Add `keys`, rising, of which none is there; return the level that they are in now."""
-        self._levels.append(keys)
-        if tags is not None:
-            self._tags.append(tags)
-        while len(self._levels) > 1 and len(self._levels[-2]) <= 2 * len(self._levels[-1]):
-            merged = np.concatenate((self._levels[-2], self._levels[-1]))
-            order = np.argsort(merged, kind="stable")  # of two sorted parts: that takes one pass
-            if tags is not None:
-                self._tags[-2:] = [np.concatenate(self._tags[-2:])[order]]
-            self._levels[-2:] = [merged[order]]
-        return self._levels[-1]
-
-    def remove(self, keys: npt.NDArray[np.int64], tags: npt.NDArray[np.int64] | None = None) -> int:
-        """Take `keys`, each once, out; return how many were there."""
-        removed = 0
-        for number, level in enumerate(self._levels):
-            found, at = _hits(level, keys, self._tags[number] if tags is not None else level, tags)
-            removed += int(found.sum())
-            self._levels[number] = np.delete(level, at[found])
-            if tags is not None:
-                self._tags[number] = np.delete(self._tags[number], at[found])
-        return removed
-
-    def take_pages(self, pages: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-        """Take the keys of `pages`, rising, out and return them, as rising arrays."""
-        taken = []
-        for number, level in enumerate(self._levels):
-            of = level >> _PAGE_BITS
-            at = np.minimum(np.searchsorted(pages, of), len(pages) - 1)
-            mask = pages[at] == of
-            if mask.any():
-                taken.append(level[mask])
-                self._levels[number] = level[~mask]
-        return taken
-
-    def between(self, first: int, last: int) -> list[npt.NDArray[np.int64]]:
-        """Return the keys from `first` to `last`, as rising arrays."""
-        bounds = ((level, *np.searchsorted(level, [first, last + 1])) for level in self._levels)
-        return [level[start:stop] for level, start, stop in bounds if stop > start]
+def _bit_of(shifts: npt.NDArray[np.int64] | int, ids: IdArray) -> tuple[npt.NDArray[np.int64], Bits]:
+    """Return at which byte of all pages each id lies, and its bit there."""
+    return (ids >> 3) + shifts, np.left_shift(np.uint8(1), ids.astype(np.uint8) & 7)
 
 
-def _hits(
-    level: npt.NDArray[np.int64],
-    keys: npt.NDArray[np.int64],
-    stored: npt.NDArray[np.int64],
-    tags: npt.NDArray[np.int64] | None,
-) -> tuple[Mask, npt.NDArray[np.int64]]:
-    """Return which keys are in a level, and where; a key may be there twice, with other tags."""
-    if not len(level):
-        return np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.int64)
-    first = np.searchsorted(level, keys)
-    at = np.minimum(first, len(level) - 1)
-    found = level[at] == keys
-    if tags is None:
-        return found, at
-    same = found & (stored[at] == tags)
-    second = np.minimum(first + 1, len(level) - 1)
-    other = found & ~same & (level[second] == keys) & (stored[second] == tags)
-    return same | other, np.where(other, second, at)
-
-
-def _hashes(texts: IdArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the two halves of the hash of each string."""
-    digests = b"".join(blake2b(text.encode(), digest_size=16).digest() for text in texts.tolist())
-    halves = np.frombuffer(digests, "<i8").reshape(-1, 2)
-    return halves[:, 0].astype(np.int64), halves[:, 1].astype(np.int64)
+def _pages_of(ids: IdArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the pages that rising ids lie on, and how many of them lie on each."""
+    keys = ids >> _PAGE_BITS
+    starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+    return keys[starts], np.diff(starts, append=len(ids))
 
 
 @final
@@ -195,8 +145,8 @@ class IdSet:
 
     def __init__(self) -> None:
         self._pages = _Pages()
-        self._loose = _Levels()
-        self._texts = _Levels()
+        self._loose = Levels()
+        self._texts = Levels()
         self._count = 0
         self._lock = threading.Lock()
 
@@ -215,26 +165,26 @@ class IdSet:
 
     def contains_many(self, ids: IdArray) -> Mask:
         """Return which of `ids` are in the set."""
+        if not self._count or not ids.size:
+            return np.zeros(ids.size, np.bool_)
+        if kind_of(ids) == "str":
+            return self._find_texts(ids)
         with self._lock:
-            if not self._count or not ids.size:
-                return np.zeros(ids.size, np.bool_)
-            if kind_of(ids) == "str":
-                return self._texts.find(*_hashes(ids))
-            places = self._pages.places(ids >> _PAGE_BITS)
-            dense = places >= 0
-            if dense.all():
-                return self._pages.test(places, ids)
+            shift = self._pages.shift(int(ids.min()) >> _PAGE_BITS, int(ids.max()) >> _PAGE_BITS)
+            if shift is not None:
+                return self._pages.test(shift, ids)
+            shifts, dense = self._pages.find(ids >> _PAGE_BITS)
             found = self._loose.find(ids)
-            found[dense] = self._pages.test(places[dense], ids[dense])
+            found[dense] = self._pages.test(shifts[dense], ids[dense])
             return found
 
     def add_many(self, ids: IdArray) -> int:
         """Add `ids`; return how many of them were new."""
+        if not ids.size:
+            return 0
+        if kind_of(ids) == "str":
+            return self._add_texts(ids)
         with self._lock:
-            if not ids.size:
-                return 0
-            if kind_of(ids) == "str":
-                return self._add_texts(ids)
             return self._add_rising(ids if is_rising(ids) else np.unique(ids))
 
     def add_code(self, code: IdCode) -> int:
@@ -251,14 +201,15 @@ class IdSet:
 
     def discard_many(self, ids: IdArray) -> None:
         """Take `ids` out; those that are not in do no harm."""
+        if not ids.size:
+            return
         with self._lock:
-            ids = np.unique(ids)
             if kind_of(ids) == "str":
-                self._count -= self._texts.remove(*_hashes(ids))
+                self._count -= self._texts.remove(*rising_hashes(ids))
                 return
-            places = self._pages.places(ids >> _PAGE_BITS)
-            dense = places >= 0
-            self._count -= self._pages.remove(places[dense], ids[dense]) + self._loose.remove(ids[~dense])
+            ids = np.unique(ids)
+            shifts, dense = self._pages.find(ids >> _PAGE_BITS)
+            self._count -= self._pages.remove(shifts[dense], ids[dense]) + self._loose.remove(ids[~dense])
 
     def bits(self, first: int, count: int) -> Bits:
         """Return which of the ids from `first` on are in the set.
@@ -280,45 +231,56 @@ class IdSet:
             out[-1] &= _LOWEST_BITS[count % 8]
         return out
 
+    def _find_texts(self, texts: IdArray) -> Mask:
+        keys, tags = hashes(texts)
+        order = np.argsort(keys)
+        found = np.empty(len(keys), np.bool_)
+        with self._lock:
+            found[order] = self._texts.find(keys[order], tags[order])
+        return found
+
     def _add_texts(self, texts: IdArray) -> int:
-        keys, tags = _hashes(np.unique(texts))
-        fresh = ~self._texts.find(keys, tags)
-        if not fresh.any():
-            return 0
-        keys, tags = keys[fresh], tags[fresh]
-        order = np.argsort(keys, kind="stable")
-        self._texts.add(keys[order], tags[order])
-        self._count += len(keys)
-        return len(keys)
+        keys, tags = rising_hashes(texts)
+        with self._lock:
+            fresh = ~self._texts.find(keys, tags)
+            count = int(np.count_nonzero(fresh))
+            if count:
+                self._texts.add(keys[fresh], tags[fresh])
+                self._count += count
+        return count
 
     def _add_rising(self, ids: IdArray) -> int:
         before = self._count
-        keys = ids >> _PAGE_BITS
-        starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-        counts = np.diff(np.append(starts, len(ids)))
-        self._make_dense(keys[starts[counts >= _DENSE_IDS]])
-        places = np.repeat(self._pages.places(keys[starts]), counts)
-        dense = places >= 0
-        if dense.all():
-            self._count += self._pages.add(places, ids)
+        shift = self._pages.shift(int(ids[0]) >> _PAGE_BITS, int(ids[-1]) >> _PAGE_BITS)
+        if shift is not None:
+            self._count += self._pages.add(shift, ids)
             return self._count - before
-        if dense.any():
-            self._count += self._pages.add(places[dense], ids[dense])
-            ids = ids[~dense]
-        fresh = ids[~self._loose.find(ids)]
+        keys, counts = _pages_of(ids)
+        self._make_crowded(keys, counts)
+        shifts, dense = self._pages.find(keys)
+        mask = np.repeat(dense, counts)
+        self._count += self._pages.add(np.repeat(shifts, counts)[mask], ids[mask])
+        loose = ids[~mask]
+        fresh = loose[~self._loose.find(loose)]
         if fresh.size:
             self._count += len(fresh)
-            self._make_dense(_crowded(self._loose.add(fresh)))
+            self._make_crowded(*_pages_of(self._loose.add(fresh)))
         return self._count - before
 
+    def _make_crowded(self, keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
+        """Make bitmaps of those of the pages that have so many ids."""
+        keys, counts = keys[counts >= _FEW_IDS], counts[counts >= _FEW_IDS]
+        missing = self._pages.places(keys) < 0
+        keys, counts = keys[missing], counts[missing]
+        self._make_dense(keys if len(self._pages) + len(keys) <= _FREE_PAGES else keys[counts >= _DENSE_IDS])
+
     def _make_dense(self, keys: npt.NDArray[np.int64]) -> None:
-        """Make bitmaps of pages, which may be ones already, and move their ids there."""
-        keys = keys[self._pages.places(keys) < 0] if keys.size else keys
+        """Make bitmaps of pages, which have none, and move their ids there."""
         if not keys.size:
             return
         self._pages.make(keys)
-        for ids in self._loose.take_pages(keys):
-            self._pages.add(self._pages.places(ids >> _PAGE_BITS), ids)
+        for ids in self._loose.take(keys, _PAGE_BITS):
+            self._pages.add(self._pages.find(ids >> _PAGE_BITS)[0], ids)
 
     def _add_runs(self, firsts: IdArray, lengths: IdArray) -> None:
         is_long = lengths >= _PAGE_IDS
@@ -358,16 +320,8 @@ class IdSet:
     def _page_of(self, one: int) -> Bits:
         """Return the bits of the page of an id, which it has from now on."""
         key = np.array([one >> _PAGE_BITS], np.int64)
-        self._make_dense(key)
+        self._make_dense(key[self._pages.places(key) < 0])
         return self._pages.page(int(self._pages.places(key)[0]))
-
-
-def _crowded(ids: IdArray) -> npt.NDArray[np.int64]:
-    """Return the pages of which rising ids hold so many that a bitmap takes less."""
-    keys = ids >> _PAGE_BITS
-    starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-    crowded: npt.NDArray[np.int64] = keys[starts[np.diff(np.append(starts, len(ids))) >= _DENSE_IDS]]
-    return crowded
 
 
 @final

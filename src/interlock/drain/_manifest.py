@@ -24,6 +24,9 @@ _FREE_ROWS = 4096
 _MOST_ROWS_PER_BYTE = 256
 """No format packs ids closer. So a manifest cannot make a reader take more than 32 bytes for each that lies there."""
 
+_READ_BYTES = 1 << 20
+"""Lines may be long: with fewer a line is put together from many pieces."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ class ManifestReader:
         """Yield each line with the offset of its end."""
         end = 0
         try:
-            with self._layout.manifest.open("rb") as file:
+            with self._layout.manifest.open("rb", buffering=_READ_BYTES) as file:
                 for line in file:
                     end += len(line)
                     yield end, line
