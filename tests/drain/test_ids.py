@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.drain._idcodes import decode_ids, encode_ids
+from interlock.drain._idcodes import decode_ids, encode_ids, parse_code
+from interlock.drain._idlevels import hashes
 from interlock.drain._ids import as_ids, first_of_each
 from interlock.drain._idsets import IdSet, IdView
 from interlock.errors import UsageError
@@ -28,6 +32,10 @@ MIXED = st.one_of(INT64, st.integers(0, 300), st.integers(65_500, 65_600))
         (["a", np.str_("b")], ["a", "b"]),
         (np.array(["x", "yy"]), ["x", "yy"]),
         (np.array(["x", "yy"], object), ["x", "yy"]),
+        (np.array(["x", "yy"], ">U3"), ["x", "yy"]),
+        (np.array(["x", "yy", "z"])[::2], ["x", "z"]),
+        (np.array(["x", "yy"], np.dtypes.StringDType()), ["x", "yy"]),
+        (np.array(["\ud7ff", "\ue000", ""]), ["\ud7ff", "\ue000", ""]),
         ([], []),
     ],
     ids=repr,
@@ -61,9 +69,13 @@ def test_tensors_are_ids_too():
         ([2**70, 1], "does not fit"),
         (np.array([None]), "dtype object"),
         (["a\0"], "NUL"),
+        (np.array(["a\0", "b"], np.dtypes.StringDType()), "NUL"),
+        (np.array([*["ok"] * 40_000, "a\0b"]), r"'a\\x00b' holds a NUL"),
+        (np.array([None], np.dtypes.StringDType(na_object=None)), "dtype StringDType"),
         (["ok", "\udce4.png"], "not valid Unicode"),
+        (np.array([*["ok"] * 40_000, "\udfff"]), "not valid Unicode"),
     ],
-    ids=repr,
+    ids=lambda value: repr(value)[:40],
 )
 def test_anything_else_is_refused(wrong, message):
     with pytest.raises(UsageError, match=message):
@@ -114,6 +126,49 @@ def test_a_set_of_integers_behaves_as_a_set(steps):
     assert [one in ours for one in probe] == [one in model for one in probe]
 
 
+@st.composite
+def groups(draw):
+    """Ids on a few pages: few or many on each, close together or far apart, in any order."""
+    page = draw(st.integers(-3, 4))
+    count = draw(st.sampled_from([1, 7, 8, 9, 1023, 1024, 1100]))
+    step = draw(st.sampled_from([1, 1, 7, 61, 200]))
+    ids = (page << 16) + draw(st.integers(-40, 65_000)) + step * np.arange(count, dtype=np.int64)
+    return ids[::-1] if draw(st.booleans()) else ids
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([0, 3, 2048]),
+    st.lists(st.tuples(st.sampled_from(["add", "add", "code", "discard"]), groups()), max_size=12),
+    st.integers(-(2**15), 2**15),
+)
+def test_ids_are_the_same_in_a_bitmap_and_out_of_it(free_pages, steps, first):
+    ours, model = IdSet(), set[int]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("interlock.drain._idsets._FREE_PAGES", free_pages)
+        for verb, ids in steps:
+            new = set(ids.tolist())
+            if verb == "discard":
+                ours.discard_many(ids)
+                model -= new
+                continue
+            code = parse_code(encode_ids(ids), len(ids))
+            assert code is not None
+            assert (ours.add_many(ids) if verb == "add" else ours.add_code(code)) == len(new - model)
+            model |= new
+            assert ours.contains_many(ids).all()
+    assert len(ours) == len(model)
+    around = np.arange(-4 << 16, 9 << 16)
+    inside = np.zeros(len(around), np.bool_)
+    inside[np.array(sorted(model), np.int64) - around[0]] = True
+    assert np.array_equal(ours.contains_many(around), inside)
+    assert np.array_equal(ours.contains_many(around[::-13]), inside[::-13])
+    part = 8 * (first // 8) - int(around[0])
+    bits = np.unpackbits(ours.bits(8 * (first // 8), 150_001), bitorder="little")
+    assert np.array_equal(bits[:150_001], inside[part : part + 150_001])
+    assert not bits[150_001:].any()
+
+
 def test_dense_ids_take_a_bit_each_and_scattered_ones_no_bitmap():
     dense = IdSet()
     dense.add_many(np.arange(1 << 20))
@@ -124,6 +179,27 @@ def test_dense_ids_take_a_bit_each_and_scattered_ones_no_bitmap():
     assert loose._loose.size_bytes == 8_000
 
 
+def test_ids_from_everywhere_are_in_bitmaps_while_those_take_little():
+    near = IdSet()
+    for first in range(10):
+        near.add_many(np.arange(first, 1_000_000, 1_000))
+    assert len(near._pages) == 16
+    assert near._loose.size_bytes == 0
+    far = IdSet()
+    far.add_many(np.arange(0, 8_000 * 65_536, 6_000))
+    assert len(far._pages) == 0  # 8,000 pages of 8 KiB are much, for 87,382 ids
+
+
+def test_a_set_of_few_pages_keeps_them_in_their_order():
+    ids = IdSet()
+    for page in (5, 3, 4, 0, 1, 2, 7, 6):
+        ids.add_many((page << 16) + np.arange(2_000))
+    ids.add_many((8 << 16) + np.arange(2_000))  # makes room, and so puts them in order
+    assert ids._pages.shift(0, 8) == 0
+    assert len(ids) == 9 * 2_000
+    assert ids.contains_many(np.concatenate([(page << 16) + np.arange(2_000) for page in range(9)])).all()
+
+
 def test_a_set_of_strings_behaves_as_a_set():
     ids = IdSet()
     assert ids.add_many(np.array(["a", "b", "a"])) == 2
@@ -132,6 +208,50 @@ def test_a_set_of_strings_behaves_as_a_set():
     assert "a" in ids
     assert 1 not in ids
     assert len(ids) == 1
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=9)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["add", "add", "discard"]), st.lists(TEXT, min_size=1, max_size=20))))
+def test_a_set_of_any_strings_behaves_as_a_set(steps):
+    ours, model = IdSet(), set[str]()
+    for verb, texts in steps:
+        array = as_ids(texts)
+        if verb == "add":
+            assert ours.add_many(array) == len(set(texts) - model)
+            model |= set(texts)
+        else:
+            ours.discard_many(array)
+            model -= set(texts)
+        assert len(ours) == len(model)
+        assert ours.contains_many(array.astype("U30")).tolist() == [one in model for one in texts]
+
+
+def test_a_hash_of_a_string_depends_on_each_character_and_its_place_and_on_nothing_else():
+    texts = np.array(["", "a", "b", "ab", "ba", "aa", "aab", "x" * 300, "x" * 299 + "y", "\U0010ffff", "\uffff"])
+    keys, tags = hashes(texts)
+    assert len(set(keys.tolist())) == len(set(tags.tolist())) == len(texts)
+    for other in (texts.astype("U400"), texts.astype(">U300"), np.repeat(texts, 2)[::2]):
+        assert [half.tolist() for half in hashes(other)] == [keys.tolist(), tags.tolist()]
+    one_by_one = [hashes(np.array([text]))[0][0] for text in texts.tolist()]
+    assert one_by_one == keys.tolist()
+
+
+def test_each_bit_of_a_hash_is_set_for_half_of_many_strings():
+    names = np.array([f"images/{number:06d}.jpg" for number in range(20_000)])
+    for half in hashes(names):
+        share = np.unpackbits(half.view(np.uint8)).reshape(-1, 64).mean(axis=0)
+        assert share.min() > 0.45
+        assert share.max() < 0.55
+
+
+def test_a_hash_is_another_in_each_process():
+    program = "import numpy as np; from interlock.drain._idlevels import hashes; print(hashes(np.array(['a'])))"
+    command = [sys.executable, "-c", program]
+    found = {subprocess.run(command, check=True, capture_output=True, timeout=60).stdout for _ in range(2)}
+    assert len(found) == 2
 
 
 def test_what_is_no_id_is_in_no_set():

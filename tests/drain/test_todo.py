@@ -69,6 +69,28 @@ def test_ids_need_not_be_a_range(ids):
     assert list(todo(ids, committed, 1, 2)) == [ids[3]]
 
 
+def test_many_strings_are_kept_as_they_are_and_asked_for_in_blocks(monkeypatch):
+    monkeypatch.setattr("interlock.drain._todo._TEST_IDS", 8)
+    names = [f"image-{number}" for number in range(100)]
+    committed = IdSet()
+    committed.add_many(np.array(names[::2]))
+    left = todo(tuple(names), committed, 1, 3)
+    expected = [name for name in names[1::3] if name not in names[::2]]
+    assert list(left) == expected
+    assert left[-1] == expected[-1]
+    assert np.asarray(left).tolist() == expected
+    for wrong, message in (([*names[:20], 7], "partly strings"), ([*names[:16], *range(8)], "partly strings")):
+        with pytest.raises(UsageError, match=message):
+            todo(wrong, committed, 0, 1)
+
+
+def test_a_list_of_strings_may_change_once_it_was_given():
+    names = ["a", "b", "c"]
+    left = todo(names, IdSet(), 0, 1)
+    names[0] = "z"
+    assert list(left) == ["a", "b", "c"]
+
+
 def test_nothing_left_is_an_empty_sequence():
     for left in (todo(range(0), IdSet(), 0, 1), todo([], IdSet(), 0, 1), todo(range(3), set_of(range(3)), 0, 1)):
         assert (len(left), list(left), np.asarray(left).size) == (0, [], 0)

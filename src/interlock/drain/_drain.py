@@ -273,7 +273,7 @@ class Drain:
 
         Args:
             ids: All ids of the job, the same on all ranks: a range, or a sequence or array. A range of a hundred
-                million takes some 40 MB; an array is kept as it is.
+                million takes some 40 MB; numbers are kept as an array, strings as a list of them.
             rank: Default: that of the drain.
             world: Default: that of the drain.
 

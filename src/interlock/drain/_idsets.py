@@ -1,7 +1,7 @@
 """Sets of ids, of which a hundred million take megabytes.
 
-Integers lie in pages of 65,536. A page that has many is a bitmap of 8 KiB, and while there are few bitmaps a page that
-has some is one too; the ids of the others lie together in sorted arrays. A string counts as its 128-bit hash and takes
+Integers lie in pages of 65,536. A page that has many is a bitmap of 8 KiB, and so are, while that takes little, pages
+in a row that have some; the ids of the others lie together in sorted arrays. A string counts as its 128-bit hash and takes
 16 bytes: that two of a hundred million have the same is less likely than one in 10^22.
 
 Source: Roaring bitmaps (Chambi, Lemire, Kaser, Godin 2016) for the two kinds of pages.
@@ -36,7 +36,8 @@ _DENSE_IDS = _PAGE_BYTES >> 3
 
 _FREE_PAGES = 2048
 _FEW_IDS = 8
-"""Of so many ids on a page a bitmap is made while all bitmaps take no more than 16 MiB: it is quicker by far."""
+"""Pages in a row that have so many ids each, on average, are bitmaps while all bitmaps take no more than 16 MiB: that is
+quicker by far, above all where they lie in their order."""
 
 _ONE_BIT = np.left_shift(np.uint8(1), np.arange(8, dtype=np.uint8))
 _LOWEST_BITS = np.array([(1 << count) - 1 for count in range(8)], np.uint8)
@@ -66,8 +67,8 @@ class _Pages:
         count = len(self._keys)
         if count + len(keys) > len(self._bits):
             larger = np.zeros((max(count + len(keys), 2 * count), _PAGE_BYTES), np.uint8)  # takes memory when written
-            larger[:count] = self._bits[:count]
-            self._bits = larger
+            larger[:count] = self._bits[self._places]
+            self._bits, self._places = larger, np.arange(count)
         at = np.searchsorted(self._keys, keys)
         self._keys = np.insert(self._keys, at, keys)
         self._places = np.insert(self._places, at, count + np.arange(len(keys)))
@@ -268,14 +269,16 @@ class IdSet:
         return self._count - before
 
     def _make_crowded(self, keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
-        """Make bitmaps of those of the pages that have so many ids."""
-        keys, counts = keys[counts >= _FEW_IDS], counts[counts >= _FEW_IDS]
-        missing = self._pages.places(keys) < 0
-        keys, counts = keys[missing], counts[missing]
-        self._make_dense(keys if len(self._pages) + len(keys) <= _FREE_PAGES else keys[counts >= _DENSE_IDS])
+        """Make bitmaps of pages of which enough ids are known."""
+        span = int(keys[-1]) - int(keys[0]) + 1
+        if _FEW_IDS * span <= int(counts.sum()) and len(self._pages) + span <= _FREE_PAGES:
+            self._make_dense(np.arange(keys[0], keys[-1] + 1))
+        else:
+            self._make_dense(keys[counts >= _DENSE_IDS])
 
     def _make_dense(self, keys: npt.NDArray[np.int64]) -> None:
-        """Make bitmaps of pages, which have none, and move their ids there."""
+        """Make bitmaps of pages that have none, and move their ids there."""
+        keys = keys[self._pages.places(keys) < 0]
         if not keys.size:
             return
         self._pages.make(keys)
@@ -283,7 +286,7 @@ class IdSet:
             self._pages.add(self._pages.find(ids >> _PAGE_BITS)[0], ids)
 
     def _add_runs(self, firsts: IdArray, lengths: IdArray) -> None:
-        is_long = lengths >= _PAGE_IDS
+        is_long = lengths >= _DENSE_IDS
         for first, length in zip(firsts[is_long].tolist(), lengths[is_long].tolist(), strict=True):
             self._add_run(first, first + length)
         if not is_long.all():
@@ -320,7 +323,7 @@ class IdSet:
     def _page_of(self, one: int) -> Bits:
         """Return the bits of the page of an id, which it has from now on."""
         key = np.array([one >> _PAGE_BITS], np.int64)
-        self._make_dense(key[self._pages.places(key) < 0])
+        self._make_dense(key)
         return self._pages.page(int(self._pages.places(key)[0]))
 
 

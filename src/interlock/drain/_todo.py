@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from interlock.drain._ids import as_ids
+from interlock.drain._ids import as_ids, kind_of
 from interlock.drain._layout import MOST_RANKS
 from interlock.errors import UsageError
 
@@ -25,21 +25,21 @@ _CHUNK_BYTES = 512
 """What is unpacked to find one of them."""
 
 _YIELDED_BYTES = 1 << 13
-_TEST_IDS = 1 << 20
+_TEST_IDS = 1 << 18
 
 
 @final
 class Todo:
     """The ids that one rank has still to do, in their order. A sequence; also a sampler for a loader.
 
-    It takes a bit for each of all ids (and, if they are no `range`, the array of them).
+    It takes a bit for each of all ids (and, if they are no `range`, the array or, of strings, the list of them).
 
     Args:
         ids: All ids.
         bits: Which of them are left, by position.
     """
 
-    def __init__(self, ids: range | IdArray, bits: Bits) -> None:
+    def __init__(self, ids: range | IdArray | list[str], bits: Bits) -> None:
         self._ids = ids
         padded = np.zeros(-(-len(bits) // _BLOCK_BYTES) * _BLOCK_BYTES, np.uint8)
         padded[: len(bits)] = bits
@@ -109,6 +109,8 @@ class Todo:
     def _at(self, positions: npt.NDArray[np.int64]) -> IdArray:
         if isinstance(self._ids, range):
             return self._ids.start + positions * self._ids.step
+        if isinstance(self._ids, list):
+            return np.array([self._ids[position] for position in positions.tolist()], np.str_)
         return self._ids[positions]
 
 
@@ -126,6 +128,9 @@ def todo(ids: Any, committed: IdSet, rank: int, world: int) -> Todo:
     Raises:
         UsageError: `ids` are no ids, or there is no such rank.
     """
+    if isinstance(ids, (list, tuple)) and ids and isinstance(ids[0], str):
+        texts = list(ids)  # an array of them takes four bytes for each character of the longest
+        return Todo(texts, _tested(len(texts), lambda rows: _as_texts(texts[rows]), committed, rank, world))
     known: range | IdArray = ids if isinstance(ids, range) else as_ids(ids)
     if isinstance(known, range):
         if known.step == 1 and known.start % 8 == 0:
@@ -160,6 +165,13 @@ def check_rank(rank: int, world: int) -> None:
         raise UsageError(f"there is no rank {rank!r} of {world!r}", hint="ranks are 0 to world - 1")
     if world > MOST_RANKS:
         raise UsageError(f"there are {world:,} ranks", hint=f"at most {MOST_RANKS:,} write to one sink")
+
+
+def _as_texts(ids: list[str]) -> IdArray:
+    texts = as_ids(ids)
+    if kind_of(texts) != "str":
+        raise UsageError("ids are partly strings and partly not", hint="use one kind for all rows of a sink")
+    return texts
 
 
 def _numbers(ids: range) -> IdArray:
