@@ -1,8 +1,8 @@
 """Sets of ids, of which a hundred million take megabytes.
 
 Integers lie in pages of 65,536. A page that has many is a bitmap of 8 KiB, and so are, while that takes little, pages
-in a row that have some; the ids of the others lie together in sorted arrays. A string counts as its 128-bit hash and takes
-16 bytes: that two of a hundred million have the same is less likely than one in 10^22.
+in a row that have some; the ids of the others lie together in sorted arrays. A string counts as its 128-bit hash and
+takes 16 bytes: that two of a hundred million have the same is less likely than one in 10^22.
 
 Source: Roaring bitmaps (Chambi, Lemire, Kaser, Godin 2016) for the two kinds of pages.
 """
@@ -36,8 +36,8 @@ _DENSE_IDS = _PAGE_BYTES >> 3
 
 _FREE_PAGES = 2048
 _FEW_IDS = 8
-"""Pages in a row that have so many ids each, on average, are bitmaps while all bitmaps take no more than 16 MiB: that is
-quicker by far, above all where they lie in their order."""
+"""Pages in a row that have so many ids each, on average, are bitmaps while all bitmaps take no more than 16 MiB: so ids
+are found and added quickly, most of all if the bitmaps lie in their order."""
 
 _ONE_BIT = np.left_shift(np.uint8(1), np.arange(8, dtype=np.uint8))
 _LOWEST_BITS = np.array([(1 << count) - 1 for count in range(8)], np.uint8)
