@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 from interlock.cli._waits import Waits
 from interlock.drain import Drain
@@ -36,6 +36,7 @@ class Settings:
         restart: Discard what the sink holds.
         allow_nan: Write rows that hold NaN.
         shard_bytes: Size at which a shard is committed.
+        fsync: As in `Drain`.
     """
 
     batch_size: int
@@ -45,6 +46,7 @@ class Settings:
     restart: bool
     allow_nan: bool
     shard_bytes: int
+    fsync: Literal["commit", "never"]
 
 
 @final
@@ -106,6 +108,7 @@ class Job:
             rank=settings.rank,
             nan="keep" if settings.allow_nan else "fail",
             shard_bytes=settings.shard_bytes,
+            fsync=settings.fsync,
         )
 
     def run(self, stop: Stop, open_progress: Callable[[int], Progress]) -> Outcome:

@@ -65,6 +65,13 @@ _NULL = "null:"
 @click.option(
     "--shard-bytes", type=positive, default=64 << 20, show_default=True, help="Size at which a shard is committed."
 )
+@click.option(
+    "--fsync",
+    type=click.Choice(["commit", "never"]),
+    default="commit",
+    show_default=True,
+    help="Whether rows are on the storage before they count, or a power cut may take them.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @quiet
 def predict(model: str, source: str, sink: str, *, as_json: bool, quiet: bool, **options: Any) -> int:

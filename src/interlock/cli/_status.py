@@ -34,6 +34,8 @@ def table(found: SinkStatus) -> str:
         f"shards  {found.shards:,}, {found.bytes:,} bytes",
         f"state   {state}",
     ]
+    if found.fsync == "never":
+        lines.append("fsync   never: a power cut may take rows that are committed")
     if len(found.ranks) > 1:
         lines += [
             f"rank {one.rank}  {one.rows:,} rows in {one.shards:,} shards{', writing' if one.is_written else ''}"

@@ -86,6 +86,9 @@ class Drain:
             was computed in another batch and so may differ in its last bits. A function and `null:` keep no rows to
             compare with, so they always get the first alone.
         timeout_s: Bound on every wait, in seconds.
+        fsync: `commit`: rows are committed when they are on the storage. `never`: when the system has them, so that
+            they survive the process, and perhaps not the machine: after a power cut the next run reads those shards,
+            sets aside what did not survive, and has its rows pending again.
         verify: Compare what the writer gets, before and after it writes, with what was put, and overwrite slots that
             come back with 0xFF. What differs fails the drain with a `CorruptionError`, and is not committed unless its
             shard was full. This is for finding faults: each put copies its arrays once more and waits for them.
@@ -120,26 +123,28 @@ class Drain:
         nan: Literal["keep", "fail"] = "keep",
         repeats: Literal["same", "first"] = "same",
         timeout_s: float = 600.0,
+        fsync: Literal["commit", "never"] = "commit",
         verify: bool = False,
     ) -> None:
         _check_positive(budget_bytes=budget_bytes, shard_bytes=shard_bytes, timeout_s=timeout_s)
         _check_choice("nan", nan, "keep", "fail")
         _check_choice("repeats", repeats, "same", "first")
-        if total is not None and total < 0:
-            raise UsageError(f"total is {total}", why="it is a number of rows")
+        _check_choice("fsync", fsync, "commit", "never")
+        _check_total(total)
         self.rank, self.world = process_rank() if rank == "auto" else rank
         check_rank(self.rank, self.world)
-        if restart and self.world > 1:
-            raise UsageError(
-                f"restart=True on rank {self.rank} of {self.world}",
-                why="a rank that opens late would discard what others wrote",
-                hint="discard it before the ranks start, as with interlock.drain.discard_sink(sink)",
-            )
+        _check_restart(self.rank, self.world, restart=restart)
         self.sink = sink if isinstance(sink, str) else name_of(sink)
         conditions = plain_fingerprint(fingerprint)
         self._reductions = check_reductions(outputs)
         self._store = without_folder(sink, fingerprint=conditions, total=total) or Store(
-            self.sink, fingerprint=conditions, total=total, restart=restart, rank=self.rank, timeout_s=timeout_s
+            self.sink,
+            fingerprint=conditions,
+            total=total,
+            restart=restart,
+            rank=self.rank,
+            timeout_s=timeout_s,
+            syncs=fsync == "commit",
         )
         self._limits = Limits.of(self._store.sink) if isinstance(self._store, Store) else Limits()
         self._seen = IdSet()
@@ -479,6 +484,20 @@ def _check_positive(**options: float) -> None:
     for name, value in options.items():
         if value <= 0:
             raise UsageError(f"{name} is {value}", why="it must be positive")
+
+
+def _check_restart(rank: int, world: int, *, restart: bool) -> None:
+    if restart and world > 1:
+        raise UsageError(
+            f"restart=True on rank {rank} of {world}",
+            why="a rank that opens late would discard what others wrote",
+            hint="discard it before the ranks start, as with interlock.drain.discard_sink(sink)",
+        )
+
+
+def _check_total(total: int | None) -> None:
+    if total is not None and total < 0:
+        raise UsageError(f"total is {total}", why="it is a number of rows")
 
 
 def _check_choice(name: str, value: str, *choices: str) -> None:

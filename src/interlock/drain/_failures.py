@@ -72,9 +72,11 @@ class FailureLog:
     Args:
         paths: The logs of all ranks.
         path: The one to write.
+        syncs: Whether `sync` does so.
     """
 
-    def __init__(self, paths: list[Path], path: Path) -> None:
+    def __init__(self, paths: list[Path], path: Path, *, syncs: bool = True) -> None:
+        self._syncs = syncs
         self._known = all_failures(paths)
         cut_torn_line(path, read_failures(path)[1])
         self._log = LineLog(path)
@@ -107,8 +109,8 @@ class FailureLog:
                 self._this_run.difference_update(ids.tolist())
 
     def sync(self) -> None:
-        """Wait until everything recorded is on the storage."""
-        if self._unsynced:
+        """Wait until everything recorded is on the storage, if that is wanted."""
+        if self._unsynced and self._syncs:
             self._log.sync()
             self._unsynced = False
 

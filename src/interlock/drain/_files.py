@@ -9,7 +9,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -49,6 +49,16 @@ def replace_file(path: Path, content: bytes, temporary: Path) -> None:
     """Give `path` a new content, durably; whoever looks sees the old one or the new one, whole."""
     with temporary.open("wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync(path.parent)
+
+
+def replace_lines(path: Path, temporary: Path, lines: Iterable[bytes]) -> None:
+    """Give a log new lines, durably, as `replace_file`; a few are in memory at a time."""
+    with temporary.open("wb") as file:
+        file.writelines(lines)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -21,7 +21,7 @@ from interlock.drain._files import remove, size_of, sync
 from interlock.drain._idcodes import encode_ids, parse_code
 from interlock.drain._ids import first_of_each, kind_of
 from interlock.drain._idsets import IdSet
-from interlock.drain._layout import parse_name
+from interlock.drain._layout import parse_name, set_aside
 from interlock.drain._manifest import LineLog, Manifests, ShardRecord, cut_torn_line
 from interlock.errors import SinkConflictError, UsageError
 
@@ -212,12 +212,7 @@ class Holdings:
         return bool(own.contains_many(ids).any())
 
     def _isolate(self, name: str, rank: int, doubt: str) -> None:
-        folder = self._layout.of(rank).quarantine
-        folder.mkdir(exist_ok=True)
-        place = folder / f"{name}.quarantined"
-        remove(place)
-        (self._layout.root / name).rename(place)
-        sync(self._layout.root)
+        place = set_aside(self._layout.of(rank), name)
         warnings.warn(
             f"shard {name} of {self._text} is not in the manifest and was moved to {place}: {doubt}",
             RuntimeWarning,

@@ -68,6 +68,7 @@ class SinkStatus:
         failures: The first few failed rows.
         ids: `int` or `str`; None before the first shard.
         ranks: Each rank that wrote, lowest first; one if only rank 0 did.
+        fsync: `never` if rows were written so that a power cut may take them; else `commit`.
     """
 
     sink: str
@@ -83,6 +84,7 @@ class SinkStatus:
     failures: tuple[Failure, ...]
     ids: str | None
     ranks: tuple[RankStatus, ...]
+    fsync: str
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -156,6 +158,7 @@ def read_status(sink: str) -> SinkStatus:
             failures=tuple(failures[:_FAILURE_SAMPLE]),
             ids=run.ids,
             ranks=ranks,
+            fsync="never" if any(layout.of(rank).unsynced.exists() for rank in layout.ranks()) else "commit",
         )
 
 
@@ -235,7 +238,7 @@ def verify_sink(sink: str) -> VerifyReport:
         for home, record in manifests.records():
             known.add(record.shard)
             check.shard(home, record)
-        check.problems[:0] = manifests.problems
+        check.problems[:0] = manifests.problems + manifests.losses
         for name in seen:
             if name not in known and not (was_written and layout.owns_name(name)):
                 check.problems.append((name, "it is not in the manifest, so none of its rows is committed"))

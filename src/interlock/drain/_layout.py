@@ -10,10 +10,11 @@
                     open               held for a moment, by whoever opens, settles or rewrites
                     tmp/               shards being written; names end in .tmp
                     quarantine/        shards that nobody vouches for; names end in .quarantined
+                    unsynced.json      there while shards are that were not synced: see `_unsynced`
 
 That is rank 0. Rank 3 has the same for itself, but for `run.json` and `open`: `part-<run>-r00003-<number><suffix>`,
-`manifest-r00003.jsonl`, `failures-r00003.jsonl`, `lock-r00003`, `tmp-r00003/`, `quarantine-r00003/`, and
-`run-r00003.json` with the schema of its rows. No two processes write to one file.
+`manifest-r00003.jsonl`, `failures-r00003.jsonl`, `lock-r00003`, `tmp-r00003/`, `quarantine-r00003/`,
+`unsynced-r00003.json`, and `run-r00003.json` with the schema of its rows. No two processes write to one file.
 
 Readers of Parquet skip names that begin with an underscore, and no glob for ``*.parquet`` meets a temporary.
 """
@@ -25,9 +26,11 @@ import os
 import re
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Self, final
 
+from interlock.drain._files import remove, sync
 from interlock.errors import SinkConflictError
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 CONTROL = "_interlock"
 MOST_RANKS = 100_000
 _NAME = re.compile(r"part-(?P<run>[0-9a-f]{8})-(?:r(?P<rank>[0-9]{5})-)?(?P<number>[0-9]{6,12})(?P<suffix>\.[a-z]+)?")
-_OF_RANK = re.compile(r"(?:run|manifest|failures|lock|tmp|quarantine)-r(?P<rank>[0-9]{5})(?:\.jsonl?)?")
+_OF_RANK = re.compile(r"(?:run|manifest|failures|lock|tmp|quarantine|unsynced)-r(?P<rank>[0-9]{5})(?:\.jsonl?)?")
 _TRY_EVERY_S = 0.01
 
 
@@ -125,6 +128,11 @@ class Layout:
         """Folder of what nobody vouches for."""
         return self.control / f"quarantine{self._tag}"
 
+    @property
+    def unsynced(self) -> Path:
+        """Note that shards of this rank were not synced."""
+        return self.control / f"unsynced{self._tag}.json"
+
     def shard_name(self, run: str, number: int) -> str:
         """Return the name of a shard."""
         return f"part-{run[:8]}{self._tag}-{number:06d}{self.suffix}"
@@ -174,6 +182,16 @@ class Layout:
         return len(held) == len(folders) + len(locks) and all(
             entry.suffix == ".tmp" for folder in folders for entry in folder.iterdir()
         )
+
+
+def set_aside(layout: Layout, name: str) -> Path:
+    """Move a shard into the quarantine of a rank; return where it is now."""
+    layout.quarantine.mkdir(exist_ok=True)
+    place = layout.quarantine / f"{name}.quarantined"
+    remove(place)
+    (layout.root / name).rename(place)
+    sync(layout.root)
+    return place
 
 
 _held: set[int] = set()
@@ -227,9 +245,12 @@ class FolderLock:
         """Let somebody else write; a second call does nothing."""
         if self._descriptor in _held:
             _held.discard(self._descriptor)
-            os.ftruncate(self._descriptor, 0)
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child may not have let go of its copy yet
-            os.close(self._descriptor)
+            with suppress(OSError):  # it is for messages
+                os.ftruncate(self._descriptor, 0)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child may not have let go of its copy yet
+            finally:
+                os.close(self._descriptor)
 
 
 def _lock(descriptor: int, wait_s: float) -> None:

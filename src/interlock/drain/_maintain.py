@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, final
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from interlock.drain._failures import all_failures
-from interlock.drain._files import remove, seal, sync
+from interlock.drain._files import remove, replace_lines, seal, sync
 from interlock.drain._idcodes import encode_ids
 from interlock.drain._inspect import read_committed, read_status
 from interlock.drain._manifest import Manifests
@@ -22,9 +21,6 @@ from interlock.drain._todo import Todo, todo
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
     from interlock.drain._holdings import HeldShard
     from interlock.drain._layout import Layout
     from interlock.drain._rewrite import Workshop
@@ -184,22 +180,13 @@ def _merge(work: Workshop, repeats: Repeats) -> MergeReport:
 def _write_manifest(layout: Layout) -> None:
     """Write one manifest of all; until the others are removed, both say the same."""
     lines = (replace(record, replaces=()).line() for _, record in Manifests(layout).records())
-    _write_lines(layout.manifest, layout.temporary("manifest.jsonl"), lines)
+    replace_lines(layout.manifest, layout.temporary("manifest.jsonl"), lines)
 
 
 def _write_failures(layout: Layout) -> None:
     failures = all_failures([layout.of(rank).failures for rank in layout.ranks()])
     lines = (seal(failure.as_dict()) for failure in failures.values())
-    _write_lines(layout.failures, layout.temporary("failures.jsonl"), lines)
-
-
-def _write_lines(path: Path, temporary: Path, lines: Iterable[bytes]) -> None:
-    with temporary.open("wb") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync(path.parent)
+    replace_lines(layout.failures, layout.temporary("failures.jsonl"), lines)
 
 
 def _forget(layout: Layout, others: list[Layout]) -> None:

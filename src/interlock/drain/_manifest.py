@@ -7,11 +7,14 @@ in others: such shards count no more, in whichever manifest they are.
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from interlock.drain._files import seal, sync, unseal
+from interlock.drain._unsynced import UnsyncedNote
 from interlock.errors import SinkConflictError
 
 if TYPE_CHECKING:
@@ -93,19 +96,46 @@ class LineLog:
 
     def __init__(self, path: Path) -> None:
         is_new = not path.exists()
+        self._path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._synced_bytes = os.fstat(self._descriptor).st_size
         if is_new:
             sync(path.parent)
 
     def append(self, lines: bytes) -> None:
-        """Append lines; they are durable after `sync`."""
+        """Append lines, or nothing; they are durable after `sync`.
+
+        Raises:
+            OSError: The storage refused, or somebody removed the file, so that nobody would find what is appended.
+        """
+        before = os.fstat(self._descriptor)
+        if not before.st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "somebody removed it while it was written", str(self._path))
         left = memoryview(lines)
-        while left:
-            left = left[os.write(self._descriptor, left) :]
+        try:
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError:
+            self._cut(before.st_size)
+            raise
 
     def sync(self) -> None:
-        """Wait until everything appended is on the storage."""
-        os.fsync(self._descriptor)
+        """Wait until everything appended is on the storage.
+
+        Raises:
+            OSError: The storage refused. What was appended since the last `sync` is taken back: the system may hold it
+                for written from now on, though it is not, so the next run must not find it there and believe it.
+        """
+        try:
+            os.fsync(self._descriptor)
+        except OSError:
+            self._cut(self._synced_bytes)
+            raise
+        self._synced_bytes = os.fstat(self._descriptor).st_size
+
+    def _cut(self, size_bytes: int) -> None:
+        with suppress(OSError):  # then the next run cuts a torn line, and a whole one names a shard that is synced
+            os.ftruncate(self._descriptor, size_bytes)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -122,6 +152,7 @@ class ManifestReader:
     Attributes:
         rank: Whose it is.
         problems: What is wrong with lines before the last, once they were read.
+        losses: The same of lines that nobody synced: a power cut did that, and whoever opens the sink mends it.
         whole_bytes: Offset at which a torn last line begins, else the length of the file, once it was read.
     """
 
@@ -129,6 +160,7 @@ class ManifestReader:
         self._layout = layout
         self.rank = layout.rank
         self.problems: list[str] = []
+        self.losses: list[str] = []
         self.whole_bytes = 0
 
     def gone(self) -> set[str]:
@@ -143,11 +175,13 @@ class ManifestReader:
 
     def records(self) -> Iterator[ShardRecord]:
         """Yield what the lines say, oldest first; afterwards `problems` and `whole_bytes` are known."""
-        self.problems, self.whole_bytes = [], 0
+        self.problems, self.losses, self.whole_bytes = [], [], 0
+        note = UnsyncedNote.read(self._layout)
         damaged = ""
         for number, (end, line) in enumerate(self._lines(), 1):
-            if damaged:
-                self.problems.append(damaged)  # it was not the last line, so no crash tore it
+            if damaged:  # it was not the last line, so no crash of a process tore it
+                is_synced = note is None or self.whole_bytes < note.since_bytes
+                (self.problems if is_synced else self.losses).append(damaged)
             value = unseal(line)
             damaged = "" if value is not None else f"line {number} does not match its check"
             if value is None:
@@ -206,8 +240,15 @@ class Manifests:
     @property
     def problems(self) -> list[tuple[str, str]]:
         """What is wrong: (manifest, what). Complete when the records were read."""
-        found = ((self._layout.of(reader.rank).manifest, reader.problems) for reader in self.readers)
-        return [(path.name, problem) for path, problems in found for problem in problems]
+        return [(self._name(reader), problem) for reader in self.readers for problem in reader.problems]
+
+    @property
+    def losses(self) -> list[tuple[str, str]]:
+        """What a power cut took, as `problems`."""
+        return [(self._name(reader), loss) for reader in self.readers for loss in reader.losses]
+
+    def _name(self, reader: ManifestReader) -> str:
+        return self._layout.of(reader.rank).manifest.name
 
     def refuse_damage(self) -> None:
         """Refuse manifests of which a line before the last is damaged, or names what cannot be a shard.

@@ -12,6 +12,8 @@ is written. It is committed before the next is closed: so there is one at most, 
 | `rename` | readers see the shard; the next run would adopt it |
 | `sync-folder` | its name is on the storage |
 | `record` | its line is in the manifest and on the storage: committed |
+
+Without syncing, the steps `sync` and `sync-folder` do nothing, and `record` leaves its line with the system.
 """
 
 from __future__ import annotations
@@ -209,8 +211,9 @@ class _Publication:
             OSError: The storage refused.
         """
         self._digest.start()
-        with suppress(RuntimeError):  # no thread starts while the interpreter ends: then the step does it
-            self._syncing.start()
+        if self._store.syncs:
+            with suppress(RuntimeError):  # no thread starts while the interpreter ends: then the step does it
+                self._syncing.start()
 
     def steps(self) -> tuple[tuple[str, Callable[[], None], WriterPhase], ...]:
         """Return the steps after `close` in order: name, action, and what its time counts as."""
@@ -218,7 +221,7 @@ class _Publication:
             ("sync", self._sync, "fsync"),
             ("hash", self._hash, "hash"),
             ("rename", self._rename, "commit"),
-            ("sync-folder", lambda: sync(self._store.layout.root), "commit"),
+            ("sync-folder", self._sync_folder, "commit"),
             ("record", lambda: self._store.record(self.record, self._ids), "commit"),
         )
 
@@ -229,6 +232,8 @@ class _Publication:
             self._sync_error = error
 
     def _sync(self) -> None:
+        if not self._store.syncs:
+            return
         if self._syncing.ident is None:
             self._sync_files()
         else:
@@ -242,3 +247,13 @@ class _Publication:
 
     def _rename(self) -> None:
         self.temporary.rename(self._store.layout.root / self._name)
+
+    def _sync_folder(self) -> None:
+        if not self._store.syncs:
+            return
+        try:
+            sync(self._store.layout.root)
+        except OSError:  # then nothing tells whether its name is there to stay: the next run must not adopt it
+            with suppress(OSError):
+                (self._store.layout.root / self._name).rename(self.temporary)
+            raise

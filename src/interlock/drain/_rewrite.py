@@ -26,6 +26,7 @@ from interlock.drain._holdings import HeldShard, Holdings, append_line, remove_s
 from interlock.drain._idcodes import encode_ids
 from interlock.drain._layout import FolderLock, take_lock
 from interlock.drain._manifest import ShardRecord, gone_line
+from interlock.drain._powercut import settle_unsynced
 from interlock.drain._store import opened_path, refuse_foreign, storage_errors
 from interlock.errors import SinkConflictError
 
@@ -195,6 +196,8 @@ def opened_workshop(text: str, *, alone: bool, wait_s: float = 60.0) -> Iterator
                 ranks.add(rank)
             elif alone:
                 raise SinkConflictError(f"{text} is being written", why=f"rank {rank} lives", hint="wait until it ends")
+        for rank in ranks:
+            settle_unsynced(text, layout.of(rank), keep=not alone)
         holdings = Holdings(text, sink, layout)
         holdings.load()
         if holdings.mend(ranks, run):  # what it committed may be in other shards too: read all in their order

@@ -11,8 +11,10 @@ from interlock.drain._holdings import Holdings
 from interlock.drain._ids import IdArray, kind_of
 from interlock.drain._layout import FolderLock, Layout, parse_name, take_lock
 from interlock.drain._manifest import LineLog, Manifests, ShardRecord
+from interlock.drain._powercut import settle_unsynced
 from interlock.drain._run import RunRecord, check_fingerprint, forget_schemas, other_schema
 from interlock.drain._sinks import open_sink
+from interlock.drain._unsynced import note_unsynced
 from interlock.errors import SinkConflictError, SinkError
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class Store:
         restart: Discard what is there, if it is ours.
         rank: Which of the writers.
         timeout_s: How long to wait while others open or rewrite.
+        syncs: Whether shards and their lines are brought to the storage before they count.
 
     Attributes:
         text: As given.
@@ -56,6 +59,7 @@ class Store:
         run: What the dataset is.
         committed: Ids of the rows that this rank committed, and of all that were there at the start.
         resumed_rows: How many of them were there at the start.
+        syncs: As given.
         failures: Failures of rows.
         next_number: Number of the next shard.
 
@@ -74,8 +78,10 @@ class Store:
         restart: bool,
         rank: int = 0,
         timeout_s: float = 60.0,
+        syncs: bool = True,
     ) -> None:
         self.text = text
+        self.syncs = syncs
         self.sink: Sink
         self.sink, root = open_sink(text)
         self.layout = Layout(root, self.sink.suffix, rank)
@@ -124,6 +130,8 @@ class Store:
             run = RunRecord.new(self.sink.scheme, fingerprint, total)
             run.save(self.layout)
         self.run = run
+        for one in mine:
+            settle_unsynced(self.text, self.layout.of(one), keep=not self.syncs)
         self._holdings = Holdings(self.text, self.sink, self.layout)
         if not alone or any(map(self.layout.owns_name, self.layout.visible())):  # those may be adopted
             check_fingerprint(run.fingerprint, fingerprint, self.text)
@@ -131,8 +139,13 @@ class Store:
         if self.shards:
             check_fingerprint(run.fingerprint, fingerprint, self.text)
         self._holdings.mend(mine, run)
+        if not self.syncs:
+            note_unsynced(self.layout)
         self._manifest = LineLog(self.layout.manifest)
-        self.failures = FailureLog([self.layout.of(one).failures for one in self.layout.ranks()], self.layout.failures)
+        if self.syncs:  # what a killed process appended, and did not live to sync
+            self._manifest.sync()
+        failures = [self.layout.of(one).failures for one in self.layout.ranks()]
+        self.failures = FailureLog(failures, self.layout.failures, syncs=self.syncs)
         if alone:
             self._refresh_run(fingerprint, total)
         self.next_number = 1 + max(self._holdings.numbers(self.layout.rank), default=-1)
@@ -173,17 +186,23 @@ class Store:
         self.run = mine
 
     def record(self, record: ShardRecord, ids: IdArray) -> None:
-        """Commit a shard that is in place and synced: append its line and wait until that is on the storage."""
+        """Commit a shard that is in place and synced: append its line and wait until that is on the storage.
+
+        Raises:
+            OSError: The storage refused. The line is taken back; the next run finds the shard whole, and adopts it.
+        """
         self._manifest.append(record.line())
-        self._manifest.sync()
+        if self.syncs:
+            self._manifest.sync()
         self._holdings.add(self.layout.rank, record, ids)
         self.failures.forget(ids)
 
     def close(self) -> None:
-        """Let somebody else write."""
-        self._manifest.close()
-        self.failures.close()
-        self._lock.release()
+        """Let somebody else write, whatever the storage says."""
+        with ExitStack() as held:
+            held.callback(self._lock.release)
+            held.callback(self.failures.close)
+            held.callback(self._manifest.close)
 
 
 def take_dead(layout: Layout, text: str, held: ExitStack) -> set[int]:
@@ -238,7 +257,7 @@ def _wipe(layout: Layout, run: RunRecord) -> None:
     ours = {record.shard for _, record in Manifests(layout).records()}
     ranks = [layout.of(rank) for rank in layout.ranks()]
     for one in ranks:
-        for log in (one.manifest, one.failures):
+        for log in (one.manifest, one.failures, one.unsynced):
             remove(log)
     forget_schemas(layout)
     sync(layout.control)

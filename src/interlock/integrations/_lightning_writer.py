@@ -52,6 +52,7 @@ class DrainWriter:
         repeats: As in `Drain`; but `first` unless you say otherwise, since samplers pad, and a run that goes on after
             another makes some rows again. Give a `fingerprint`, so that no rows of another model stand for them.
         timeout_s: As in `Drain`.
+        fsync: As in `Drain`.
         verify: As in `Drain`.
 
     Attributes:
@@ -74,6 +75,7 @@ class DrainWriter:
         nan: Literal["keep", "fail"] = "keep",
         repeats: Literal["same", "first"] = "first",
         timeout_s: float = 600.0,
+        fsync: Literal["commit", "never"] = "commit",
         verify: bool = False,
     ) -> None:
         super().__init__("batch")  # type: ignore[call-arg]  # of Lightning's class, which `drain_writer` adds
@@ -91,6 +93,7 @@ class DrainWriter:
             "nan": nan,
             "repeats": repeats,
             "timeout_s": timeout_s,
+            "fsync": fsync,
             "verify": verify,
         }
         self._puts: Puts | None = None

@@ -34,6 +34,7 @@ def drain(
     nan: Literal["keep", "fail"] = "keep",
     repeats: Literal["same", "first"] = "first",
     timeout_s: float = 600.0,
+    fsync: Literal["commit", "never"] = "commit",
     verify: bool = False,
 ) -> AcceleratorDrain:
     """Open a drain for this process of a program that Accelerate runs.
@@ -56,6 +57,7 @@ def drain(
         nan: As in `Drain`.
         repeats: See `sink`.
         timeout_s: As in `Drain`.
+        fsync: As in `Drain`.
         verify: As in `Drain`.
 
     Raises:
@@ -76,6 +78,7 @@ def drain(
         nan=nan,
         repeats=repeats,
         timeout_s=timeout_s,
+        fsync=fsync,
         verify=verify,
     )
     return AcceleratorDrain(opened, accelerator, budget_bytes=budget_bytes, timeout_s=timeout_s)
