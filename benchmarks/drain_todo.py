@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from interlock.drain import Drain
+from interlock.drain._folder import Folder
 from interlock.drain._idcodes import encode_ids
 from interlock.drain._layout import Layout
 from interlock.drain._manifest import ShardRecord
@@ -49,7 +50,7 @@ import numpy as np
 
 from interlock.drain import read_committed
 from interlock.drain._holdings import Holdings
-from interlock.drain._store import opened_path
+from interlock.drain._storage import opened_storage
 from interlock.drain._todo import todo
 
 def peak_kb():
@@ -57,10 +58,10 @@ def peak_kb():
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 
 sink, rows = sys.argv[1], int(sys.argv[2])
-format_of_it, layout = opened_path(sink)
+format_of_it, storage = opened_storage(sink)
 before = peak_kb()
 start = time.perf_counter()
-held = Holdings(sink, format_of_it, layout)
+held = Holdings(sink, format_of_it, storage)
 held.load()
 opened = time.perf_counter()
 left = todo(range(rows), held.committed, 0, 1)
@@ -129,19 +130,19 @@ def halves(rows: int, way: str) -> np.ndarray:
 
 def make(folder: Path, rows: int, shard_rows: int, way: str) -> int:
     """Make a folder whose manifest says that half of the rows are done; return the bytes of the manifest."""
-    layout = Layout(folder, ".parquet")
-    layout.make()
+    place = Folder(folder, Layout(".parquet"))
+    place.make()
     run = RunRecord.new("parquet", None, rows)
-    run.save(layout)
+    run.save(place)
     done = halves(rows, way)
-    with layout.manifest.open("wb") as file:
+    with place.path(place.layout.manifest).open("wb") as file:
         for number, start in enumerate(range(0, len(done), shard_rows)):
             ids = done[start : start + shard_rows]
-            name = layout.shard_name(run.run, number)
+            name = place.layout.shard_name(run.run, number)
             with (folder / name).open("wb") as shard:
                 shard.truncate(8 * len(ids))
             file.write(ShardRecord(name, len(ids), 8 * len(ids), "0" * 64, encode_ids(ids)).line())
-    return layout.manifest.stat().st_size
+    return place.path(place.layout.manifest).stat().st_size
 
 
 def measured(rows: int, shard_rows: int, way: str) -> dict[str, object]:

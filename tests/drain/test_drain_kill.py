@@ -34,7 +34,7 @@ SCENARIOS = [
 CHILDREN = r"""
 import json, os, signal, sys
 import numpy as np
-from interlock.drain import Drain, _publish, _run, open_sink
+from interlock.drain import Drain, _folder, _publish, open_sink
 
 sink, folder, scenarios = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 open_sink(f"{sink}:nowhere")  # so that its package is imported once
@@ -56,7 +56,7 @@ def child(path, step, occurrence, shard_bytes):
         action()
     _publish.run_step = run_step
     if step == "created":
-        _run.replace_file = lambda *given: die()
+        _folder.replace_file = lambda *given: die()
     drain = Drain(f"{sink}:{path}", total=40, fingerprint={"model": "m"}, shard_bytes=shard_bytes)
     with open(f"{path}.committed", "w") as told:
         for start in range(0, 40, 5):

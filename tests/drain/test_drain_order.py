@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interlock.drain import Drain, _files, _publish, verify_sink
+from interlock.drain import Drain, _files, _folder, _publish, verify_sink
 from interlock.errors import SinkError
 
 LATER = ["sync", "hash", "rename", "sync-folder", "record", "end"]
@@ -43,7 +43,7 @@ def held_sync(monkeypatch):
         assert gate.wait(20)
         sync_shard(path)
 
-    monkeypatch.setattr(_publish, "sync_shard", held)
+    monkeypatch.setattr(_folder, "sync_shard", held)
     yield gate
     gate.set()
 
@@ -105,7 +105,7 @@ def test_a_sync_that_fails_is_raised_and_that_shard_is_not_committed(sink, folde
     def refuse(_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(_publish, "sync_shard", refuse)
+    monkeypatch.setattr(_folder, "sync_shard", refuse)
     drain = Drain(sink, **SHARD)
     ticket = put(drain, 0)
     with pytest.raises(SinkError, match="Input/output error"):

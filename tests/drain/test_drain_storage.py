@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from interlock.drain import Drain, _publish, open_sink, read_status, verify_sink
-from interlock.drain._layout import Layout
+from interlock.drain._folder import Folder
 from interlock.drain._manifest import ShardRecord
 from interlock.errors import SinkConflictError, SinkError, UsageError
 
@@ -59,10 +59,10 @@ def test_a_path_below_a_file_is_one_clear_line(sink, folder):
 
 
 def test_a_folder_without_permission_is_one_clear_line(sink, monkeypatch):
-    def refuse(_layout):
+    def refuse(_folder):
         raise PermissionError(errno.EACCES, "Permission denied", "/out")
 
-    monkeypatch.setattr(Layout, "make", refuse)
+    monkeypatch.setattr(Folder, "make", refuse)
     with pytest.raises(SinkError, match=r"cannot open .*Permission denied \(/out\).*check the path"):
         Drain(sink)
 

@@ -28,7 +28,7 @@ SCENARIOS = [
 CHILDREN = r"""
 import json, os, signal, sys
 import pyarrow.parquet
-from interlock.drain import _files, _maintain, _rewrite, compact_sink, merge_sink, settle_sink
+from interlock.drain import _folder, _maintain, _rewrite, compact_sink, merge_sink, settle_sink
 
 scheme, folder, scenarios = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 
@@ -42,12 +42,12 @@ def child(path, what, step, occurrence):
     def run_step(name, action):
         maybe_die(name)
         action()
-    remove = _maintain.remove
+    remove = _folder.remove
     def dying_remove(path):
         maybe_die("removing")
         remove(path)
     _rewrite.run_step = _maintain.run_step = run_step
-    _maintain.remove = dying_remove
+    _folder.remove = dying_remove
     sink = f"{scheme}:{path}"
     settle_sink(sink) if what == "close" else compact_sink(sink)
 

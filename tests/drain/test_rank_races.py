@@ -12,7 +12,8 @@ import pytest
 
 from interlock.drain import Drain, MergeReport, merge_sink, open_sink, read_committed, settle_sink, verify_sink
 from interlock.drain._files import size_of, unseal
-from interlock.drain._layout import FolderLock, Layout
+from interlock.drain._folder import Folder
+from interlock.drain._locks import FolderLock
 from interlock.drain._manifest import ManifestReader
 from interlock.drain._rewrite import opened_workshop
 from interlock.errors import SinkConflictError, SinkError, UsageError
@@ -31,16 +32,16 @@ def put(drain, ids, scale=1.5):
 
 def test_a_sink_that_another_rank_begins_just_now_is_not_taken_for_somebody_else_s(sink, monkeypatch, rows):
     """It has no `run.json` when that is looked for, and has one when the rest is looked at."""
-    looks_ours = Layout.looks_ours
+    looks_ours = Folder.looks_ours
     others: list[Any] = []
 
-    def late(layout):
+    def late(folder):
         if not others:
             others.append(None)
             others[0] = Drain(sink, rank=(0, 2))
-        return looks_ours(layout)
+        return looks_ours(folder)
 
-    monkeypatch.setattr(Layout, "looks_ours", late)
+    monkeypatch.setattr(Folder, "looks_ours", late)
     with Drain(sink, rank=(1, 2)) as second, others[0] as first:
         put(first, [0])
         put(second, [1])
@@ -51,13 +52,15 @@ def test_a_rank_that_waits_for_a_merge_has_its_folders_afterwards(sink, monkeypa
     with Drain(sink, rank=(0, 2)) as first:
         put(first, [0])
     merged: list[MergeReport] = []
+    begun: list[str] = []
 
     def late(path, text, **options):
-        if path.name == "open" and not merged:
+        if path.name == "open" and not begun:
+            begun.append(text)
             merged.append(merge_sink(sink))
         return FolderLock(path, text, **options)
 
-    monkeypatch.setattr("interlock.drain._store.FolderLock", late)
+    monkeypatch.setattr("interlock.drain._folder.FolderLock", late)
     with Drain(sink, rank=(1, 2)) as second:
         put(second, [1])
     assert merged
@@ -90,7 +93,7 @@ def test_a_line_that_a_live_rank_goes_on_writing_is_no_damage(sink, folder, monk
         manifest.write_bytes(content)
         return unseal(line)
 
-    reader = ManifestReader(Layout(folder, open_sink(sink)[0].suffix))
+    reader = ManifestReader(Folder.at(str(folder), open_sink(sink)[0]))
     records = reader.records()
     next(records)
     monkeypatch.setattr("interlock.drain._manifest.unseal", late)
@@ -105,13 +108,15 @@ def test_ids_are_read_though_a_rank_that_closes_replaces_a_shard_meanwhile(sink,
         put(first, [0, 1])
         put(second, [1, 2])
     removed: list[int] = []
+    begun: list[str] = []
 
     def late(path):
-        if not removed:
+        if not begun:
+            begun.append(sink)
             removed.append(settle_sink(sink))
         return size_of(path)
 
-    monkeypatch.setattr("interlock.drain._inspect.size_of", late)
+    monkeypatch.setattr("interlock.drain._folder.size_of", late)
     committed = read_committed(sink)
     assert removed == [1]
     assert [one in committed for one in range(4)] == [True, True, True, False]
@@ -141,7 +146,7 @@ def test_a_full_disk_leaves_no_lock_behind(sink, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("interlock.drain._layout.os.pwrite", full)
+        patch.setattr("interlock.drain._locks.os.pwrite", full)
         with pytest.raises(SinkError, match="No space left"):
             Drain(sink)
     with Drain(sink, timeout_s=2) as drain:

@@ -93,7 +93,7 @@ class StoredRows:
 
     def _compare(self, ids: IdArray, rows: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         for record, here, positions in self._places(ids):
-            stored = self._store.sink.read_rows(self._store.layout.root / record.name, positions.tolist())
+            stored = self._store.sink.read_rows(self._store.storage.fetch(record.name), positions.tolist())
             for name, column in columns.items():
                 differs = differing(np.ascontiguousarray(column[here]), stored[name])
                 if differs.any():
@@ -123,7 +123,7 @@ class StoredRows:
         if record.name in self._cache:
             self._cache.move_to_end(record.name)
             return self._cache[record.name]
-        ids = self._store.sink.read_shard(self._store.layout.root / record.name).ids
+        ids = self._store.sink.read_shard(self._store.storage.fetch(record.name)).ids
         order = np.argsort(ids, kind="stable")
         known = self._cache[record.name] = _Known(ids[order], order)
         if len(self._cache) > _MOST_CACHED_SHARDS:

@@ -6,13 +6,11 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from interlock.drain._files import lines_of, seal, unseal
-from interlock.drain._manifest import LineLog, cut_torn_line
+from interlock.drain._files import seal, unseal
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from interlock.drain._ids import IdArray
+    from interlock.drain._storage import Storage
 
 
 @final
@@ -35,18 +33,14 @@ class Failure:
         return {"id": self.id, "reason": self.reason, "attempts": self.attempts}
 
 
-def read_failures(path: Path) -> tuple[dict[int | str, Failure], int]:
-    """Return the last failure of each row, and the offset behind the last whole line.
+def read_failures(storage: Storage) -> tuple[dict[int | str, Failure], int]:
+    """Return the last failure of each row that a rank recorded, and the offset behind the last whole line.
 
     A damaged line counts as not there: the log explains, it decides nothing.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return {}, 0
     failures: dict[int | str, Failure] = {}
     whole = 0
-    for end, line in lines_of(content):
+    for end, line in storage.lines(storage.layout.failures):
         value = unseal(line)
         if value is not None:
             failures[value["id"]] = Failure(value["id"], value["reason"], value["attempts"])
@@ -55,11 +49,11 @@ def read_failures(path: Path) -> tuple[dict[int | str, Failure], int]:
     return failures, whole
 
 
-def all_failures(paths: list[Path]) -> dict[int | str, Failure]:
-    """Return the failure of each row in several logs, of more than one that with the most attempts."""
+def all_failures(storage: Storage) -> dict[int | str, Failure]:
+    """Return the failure of each row in the logs of all ranks, of more than one that with the most attempts."""
     found: dict[int | str, Failure] = {}
-    for path in paths:
-        for one, failure in read_failures(path)[0].items():
+    for rank in storage.ranks():
+        for one, failure in read_failures(storage.of(rank))[0].items():
             if one not in found or found[one].attempts < failure.attempts:
                 found[one] = failure
     return found
@@ -70,16 +64,15 @@ class FailureLog:
     """The failures of a sink, while it is written.
 
     Args:
-        paths: The logs of all ranks.
-        path: The one to write.
+        storage: Its folder, as the rank that writes sees it.
         syncs: Whether `sync` does so.
     """
 
-    def __init__(self, paths: list[Path], path: Path, *, syncs: bool = True) -> None:
+    def __init__(self, storage: Storage, *, syncs: bool = True) -> None:
         self._syncs = syncs
-        self._known = all_failures(paths)
-        cut_torn_line(path, read_failures(path)[1])
-        self._log = LineLog(path)
+        self._known = all_failures(storage)
+        storage.cut_log(storage.layout.failures, read_failures(storage)[1])
+        self._log = storage.log(storage.layout.failures)
         self._this_run: set[int | str] = set()
         self._unsynced = False
         self._lock = threading.Lock()

@@ -9,7 +9,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -45,18 +45,8 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files_of(path))
 
 
-def replace_file(path: Path, content: bytes, temporary: Path) -> None:
+def replace_file(path: Path, lines: Iterable[bytes], temporary: Path) -> None:
     """Give `path` a new content, durably; whoever looks sees the old one or the new one, whole."""
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync(path.parent)
-
-
-def replace_lines(path: Path, temporary: Path, lines: Iterable[bytes]) -> None:
-    """Give a log new lines, durably, as `replace_file`; a few are in memory at a time."""
     with temporary.open("wb") as file:
         file.writelines(lines)
         file.flush()
@@ -94,11 +84,3 @@ def unseal(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
-
-
-def lines_of(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each line of `content` with the offset of its end."""
-    end = 0
-    for line in content.splitlines(keepends=True):
-        end += len(line)
-        yield end, line

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from interlock.drain._digests import digest_of
-from interlock.drain._files import remove, size_of, sync
+from interlock.drain._files import size_of
 from interlock.drain._idcodes import encode_ids, parse_code
 from interlock.drain._ids import first_of_each, kind_of
 from interlock.drain._idsets import IdSet
-from interlock.drain._layout import parse_name, set_aside
-from interlock.drain._manifest import LineLog, Manifests, ShardRecord, cut_torn_line
+from interlock.drain._layout import parse_name
+from interlock.drain._manifest import Manifests, ShardRecord
 from interlock.errors import SinkConflictError, UsageError
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from interlock._core._protocols import Sink
     from interlock.drain._ids import IdArray
-    from interlock.drain._layout import Layout
     from interlock.drain._run import RunRecord
+    from interlock.drain._storage import Storage
 
 
 @final
@@ -67,7 +67,7 @@ class Holdings:
     Args:
         text: The sink, for messages.
         sink: The format.
-        layout: The paths of any rank.
+        storage: The folder, as any rank sees it.
 
     Attributes:
         shards: The committed shards: those of the lowest rank first, each rank's oldest first.
@@ -75,14 +75,14 @@ class Holdings:
         overlapping: Shards of which rows are in ones before.
     """
 
-    def __init__(self, text: str, sink: Sink, layout: Layout) -> None:
+    def __init__(self, text: str, sink: Sink, storage: Storage) -> None:
         self._text = text
         self._sink = sink
-        self._layout = layout
+        self._storage = storage
         self.shards: list[HeldShard] = []
         self.committed = IdSet()
         self.overlapping: list[HeldShard] = []
-        self._manifests = Manifests(layout)
+        self._manifests = Manifests(storage)
 
     def load(self) -> None:
         """Read the manifests, and finish what was cut while shards were replaced.
@@ -96,31 +96,29 @@ class Holdings:
             self._check(record)
             self._hold(home, record)
         if moved:
-            sync(self._layout.root)
+            self._storage.sync_names()
         self._manifests.refuse_damage()
 
     def _remove_gone(self) -> bool:
-        left = [
-            name for name in self._layout.visible() if name in self._manifests.gone and self._layout.owns_name(name)
-        ]
+        owns = self._storage.layout.owns_name
+        left = [name for name in self._storage.visible() if name in self._manifests.gone and owns(name)]
         for name in left:
-            remove_shard(self._layout, name)
+            self._storage.remove_shard(name)
         return bool(left)
 
     def _show(self, home: int, record: ShardRecord) -> bool:
-        path, temporary = self._layout.root / record.shard, self._layout.of(home).temporary(record.shard)
-        if path.exists() or not temporary.exists():
+        storage = self._storage.of(home)
+        if storage.size_of(record.shard) is not None or storage.size_of(record.shard, hidden=True) is None:
             return False
-        temporary.rename(path)
+        storage.show(record.shard)
         return True
 
     def _check(self, record: ShardRecord) -> None:
-        path = self._layout.root / record.shard
-        found = size_of(path) if path.exists() else None
+        found = self._storage.size_of(record.shard)
         if found != record.size_bytes:
             state = "is missing" if found is None else f"has {found:,} bytes"
             raise SinkConflictError(
-                f"shard {path} {state}",
+                f"shard {self._storage.where(record.shard)} {state}",
                 why=f"the manifest says that it has {record.size_bytes:,} bytes",
                 hint=f"see what else is damaged with: interlock verify {self._text}",
             )
@@ -130,7 +128,7 @@ class Holdings:
         try:
             code = parse_code(record.ids, record.rows)
             if code is None:
-                added = self.committed.add_many(self._sink.read_shard(self._layout.root / record.shard).ids)
+                added = self.committed.add_many(self._sink.read_shard(self._storage.fetch(record.shard)).ids)
             else:
                 added, bounds = self.committed.add_code(code), (code.first, code.last)
         except UsageError as error:
@@ -151,7 +149,7 @@ class Holdings:
 
     def numbers(self, rank: int) -> Iterator[int]:
         """Yield the numbers that shards of a rank have or had."""
-        for name in (*self._layout.visible(), *(shard.name for shard in self.shards), *self._manifests.gone):
+        for name in (*self._storage.visible(), *(shard.name for shard in self.shards), *self._manifests.gone):
             parsed = parse_name(name)
             if parsed is not None and parsed.rank == rank:
                 yield parsed.number
@@ -168,14 +166,13 @@ class Holdings:
         """
         for reader in self._manifests.readers:
             if reader.rank in ranks:
-                layout = self._layout.of(reader.rank)
-                cut_torn_line(layout.manifest, reader.whole_bytes)
-                for leftover in layout.temporaries.iterdir() if layout.temporaries.is_dir() else ():
-                    remove(leftover)
+                storage = self._storage.of(reader.rank)
+                storage.cut_log(storage.layout.manifest, reader.whole_bytes)
+                storage.clear()
         known = {shard.name for shard in self.shards}
-        for name in self._layout.visible():
+        for name in self._storage.visible():
             parsed = parse_name(name)
-            if name not in known and parsed and parsed.rank in ranks and self._layout.owns_name(name):
+            if name not in known and parsed and parsed.rank in ranks and self._storage.layout.owns_name(name):
                 doubt = self._adopt(name, parsed.rank, run)
                 if doubt:
                     self._isolate(name, parsed.rank, doubt)
@@ -183,10 +180,11 @@ class Holdings:
 
     def _adopt(self, name: str, rank: int, run: RunRecord) -> str:
         """Commit a shard that a crash left without its record; return why not if it cannot be."""
-        path = self._layout.root / name
+        storage = self._storage.of(rank)
         try:
+            path = storage.fetch(name)
             content = self._sink.read_shard(path)
-            sync(self._layout.root)
+            storage.sync_names()
             ids = content.ids
             if content.run != run.run:
                 return "another run wrote it"
@@ -199,7 +197,7 @@ class Holdings:
             record = ShardRecord(name, len(ids), size_of(path), digest_of(path), encode_ids(ids))
         except (UsageError, OSError) as error:
             return f"it cannot be read: {error}"
-        append_line(self._layout.of(rank), record.line())
+        append_line(storage, record.line())
         self.add(rank, record, ids)
         return ""
 
@@ -208,11 +206,11 @@ class Holdings:
         own = IdSet()
         for shard in self.shards:
             if shard.home == rank:
-                own.add_many(self._sink.read_shard(self._layout.root / shard.name).ids)
+                own.add_many(self._sink.read_shard(self._storage.fetch(shard.name)).ids)
         return bool(own.contains_many(ids).any())
 
     def _isolate(self, name: str, rank: int, doubt: str) -> None:
-        place = set_aside(self._layout.of(rank), name)
+        place = self._storage.of(rank).isolate(name)
         warnings.warn(
             f"shard {name} of {self._text} is not in the manifest and was moved to {place}: {doubt}",
             RuntimeWarning,
@@ -220,19 +218,11 @@ class Holdings:
         )
 
 
-def append_line(layout: Layout, line: bytes) -> None:
+def append_line(storage: Storage, line: bytes) -> None:
     """Append one line to the manifest of a rank that is not written now, and wait until it is on the storage."""
-    log = LineLog(layout.manifest)
+    log = storage.log(storage.layout.manifest)
     try:
         log.append(line)
         log.sync()
     finally:
         log.close()
-
-
-def remove_shard(layout: Layout, name: str) -> None:
-    """Remove a shard so that readers see it whole or not at all."""
-    hidden = layout.temporary(name)
-    remove(hidden)
-    (layout.root / name).rename(hidden)
-    remove(hidden)

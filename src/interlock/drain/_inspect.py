@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, final
@@ -10,21 +12,20 @@ import numpy as np
 
 from interlock.drain._digests import digest_of
 from interlock.drain._failures import Failure, all_failures
-from interlock.drain._files import size_of
 from interlock.drain._idcodes import decode_ids, parse_code
 from interlock.drain._ids import first_of_each
 from interlock.drain._idsets import IdSet, IdView
-from interlock.drain._layout import is_locked
 from interlock.drain._manifest import Manifests, most_rows
-from interlock.drain._store import opened_path, refuse_foreign, storage_errors
+from interlock.drain._storage import opened_storage
+from interlock.drain._store import refuse_foreign, storage_errors
 from interlock.errors import SinkConflictError, UsageError
 
 if TYPE_CHECKING:
     from interlock._core._protocols import Sink
     from interlock.drain._ids import IdArray
-    from interlock.drain._layout import Layout
     from interlock.drain._manifest import ShardRecord
     from interlock.drain._run import RunRecord
+    from interlock.drain._storage import Storage
 
 _FAILURE_SAMPLE = 10
 _MOST_READINGS = 3
@@ -120,12 +121,13 @@ class VerifyReport:
         return {**asdict(self), "problems": [{"shard": shard, "what": what} for shard, what in self.problems]}
 
 
-def _existing(text: str) -> tuple[Sink, Layout, RunRecord]:
-    sink, layout = opened_path(text)
-    run = refuse_foreign(layout, sink, text)
+def _existing(text: str) -> tuple[Sink, Storage, RunRecord]:
+    sink, storage = opened_storage(text)
+    run = refuse_foreign(storage, sink, text)
     if run is None:
-        raise SinkConflictError(f"there is nothing at {text}", why=f"{layout.run_file} is not there")
-    return sink, layout, run
+        run_file = storage.where(storage.layout.run_file)
+        raise SinkConflictError(f"there is nothing at {text}", why=f"{run_file} is not there")
+    return sink, storage, run
 
 
 def read_status(sink: str) -> SinkStatus:
@@ -136,14 +138,14 @@ def read_status(sink: str) -> SinkStatus:
         SinkError: It cannot be read.
     """
     with storage_errors(sink, "read"):
-        format_, layout, run = _existing(sink)
-        manifests = Manifests(layout)
+        format_, storage, run = _existing(sink)
+        manifests = Manifests(storage)
         records = [(home, replace(record, ids="")) for home, record in manifests.records()]
         manifests.refuse_damage()
-        failures = _open_failures(format_, layout)
+        failures = _open_failures(format_, storage)
         rows = sum(record.rows for _, record in records)
-        wrote = [layout.of(rank) for rank in layout.ranks() if not rank or layout.of(rank).manifest.exists()]
-        ranks = tuple(_rank_status(rank, records) for rank in wrote)
+        wrote = [rank for rank in storage.ranks() if not rank or storage.has(storage.layout.of(rank).manifest)]
+        ranks = tuple(_rank_status(storage.of(rank), records) for rank in wrote)
         return SinkStatus(
             sink=sink,
             rows_total=run.total,
@@ -158,20 +160,23 @@ def read_status(sink: str) -> SinkStatus:
             failures=tuple(failures[:_FAILURE_SAMPLE]),
             ids=run.ids,
             ranks=ranks,
-            fsync="never" if any(layout.of(rank).unsynced.exists() for rank in layout.ranks()) else "commit",
+            fsync="never"
+            if any(storage.has(storage.layout.of(rank).unsynced) for rank in storage.ranks())
+            else "commit",
         )
 
 
-def _rank_status(layout: Layout, records: list[tuple[int, ShardRecord]]) -> RankStatus:
-    rows = [record.rows for home, record in records if home == layout.rank]
-    return RankStatus(layout.rank, sum(rows), len(rows), is_locked(layout.lock))
+def _rank_status(storage: Storage, records: list[tuple[int, ShardRecord]]) -> RankStatus:
+    rank = storage.layout.rank
+    rows = [record.rows for home, record in records if home == rank]
+    return RankStatus(rank, sum(rows), len(rows), storage.is_locked(storage.layout.lock))
 
 
-def _open_failures(sink: Sink, layout: Layout) -> list[Failure]:
-    failures = all_failures([layout.of(rank).failures for rank in layout.ranks()])
+def _open_failures(sink: Sink, storage: Storage) -> list[Failure]:
+    failures = all_failures(storage)
     if not failures:
         return []
-    committed = _ids_of(sink, layout)
+    committed = _ids_of(sink, storage)
     return [failure for failure in failures.values() if failure.id not in committed]
 
 
@@ -183,35 +188,37 @@ def read_committed(sink: str) -> IdView:
         SinkError: It cannot be read.
     """
     with storage_errors(sink, "read"):
-        format_, layout, _ = _existing(sink)
-        return IdView(_ids_of(format_, layout))
+        format_, storage, _ = _existing(sink)
+        return IdView(_ids_of(format_, storage))
 
 
-def _ids_of(sink: Sink, layout: Layout) -> IdSet:
+def _ids_of(sink: Sink, storage: Storage) -> IdSet:
     for _ in range(_MOST_READINGS - 1):
         with suppress(FileNotFoundError):
-            return _read_ids(sink, layout)
-    return _read_ids(sink, layout)
+            return _read_ids(sink, storage)
+        storage.refresh()
+    return _read_ids(sink, storage)
 
 
-def _read_ids(sink: Sink, layout: Layout) -> IdSet:
+def _read_ids(sink: Sink, storage: Storage) -> IdSet:
     committed = IdSet()
-    manifests = Manifests(layout)
+    manifests = Manifests(storage)
     for home, record in manifests.records():
-        path = layout.root / record.shard
-        hidden = layout.of(home).temporary(record.shard)
-        if not path.exists() and hidden.exists():
-            path = hidden  # whole and committed: whoever opens the folder next shows it
-        found = size_of(path)
+        at = storage.of(home)
+        found, is_hidden = at.size_of(record.shard), False
+        if found is None:  # whole and committed: whoever opens the folder next shows it
+            found, is_hidden = at.size_of(record.shard, hidden=True), True
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), storage.where(record.shard))
         if record.rows > most_rows(found):  # so that what is claimed takes no memory
             raise SinkConflictError(
-                f"shard {path} has {found:,} bytes",
+                f"shard {storage.where(record.shard)} has {found:,} bytes",
                 why=f"the manifest says that it has {record.rows:,} rows",
-                hint=f"see what else is damaged with: interlock verify {sink.scheme}:{layout.root}",
+                hint=f"see what else is damaged with: interlock verify {sink.scheme}:{storage.place}",
             )
         code = parse_code(record.ids, record.rows)
         if code is None:
-            committed.add_many(sink.read_shard(path).ids)
+            committed.add_many(sink.read_shard(at.fetch(record.shard, hidden=is_hidden)).ids)
         else:
             committed.add_code(code)
     manifests.refuse_damage()
@@ -229,18 +236,19 @@ def verify_sink(sink: str) -> VerifyReport:
         SinkError: It cannot be read.
     """
     with storage_errors(sink, "read"):
-        format_, layout, run = _existing(sink)
-        seen = layout.visible()
-        was_written = any(is_locked(layout.of(rank).lock) for rank in layout.ranks())
-        manifests = Manifests(layout)
-        check = _Verification(format_, layout, run)
+        format_, storage, run = _existing(sink)
+        seen = storage.visible()
+        was_written = any(storage.is_locked(storage.layout.of(rank).lock) for rank in storage.ranks())
+        storage.refresh()
+        manifests = Manifests(storage)
+        check = _Verification(format_, storage, run)
         known = set()
         for home, record in manifests.records():
             known.add(record.shard)
             check.shard(home, record)
         check.problems[:0] = manifests.problems + manifests.losses
         for name in seen:
-            if name not in known and not (was_written and layout.owns_name(name)):
+            if name not in known and not (was_written and storage.layout.owns_name(name)):
                 check.problems.append((name, "it is not in the manifest, so none of its rows is committed"))
         return VerifyReport(
             sink=sink,
@@ -257,9 +265,9 @@ def verify_sink(sink: str) -> VerifyReport:
 class _Verification:
     """What was found so far."""
 
-    def __init__(self, sink: Sink, layout: Layout, run: RunRecord) -> None:
+    def __init__(self, sink: Sink, storage: Storage, run: RunRecord) -> None:
         self._sink = sink
-        self._layout = layout
+        self._storage = storage
         self._run = run
         self.problems: list[tuple[str, str]] = []
         self.duplicates = 0
@@ -268,14 +276,19 @@ class _Verification:
 
     def shard(self, home: int, record: ShardRecord) -> None:
         """Check one shard; what is wrong with it is a problem, not an exception."""
-        path = self._layout.root / record.shard
         try:
-            if not path.exists():
-                is_cut = self._layout.of(home).temporary(record.shard).exists()
+            found = self._storage.size_of(record.shard)
+            if found is None:
+                is_cut = self._storage.of(home).size_of(record.shard, hidden=True) is not None
                 what = "it is not shown yet, since a merge or compact was cut: merge again" if is_cut else ""
                 self._problem(record, what or "it is missing")
                 return
-            if not self._has_its_bytes(record):
+            if found != record.size_bytes:
+                self._problem(record, f"it has {found:,} bytes, the manifest says {record.size_bytes:,}")
+                return
+            path = self._storage.fetch(record.shard)
+            if digest_of(path) != record.sha256:
+                self._problem(record, "its bytes do not match their hash")
                 return  # what does not match its hash is not parsed
             content = self._sink.read_shard(path)
             if content.run != self._run.run:
@@ -288,17 +301,6 @@ class _Verification:
 
     def _problem(self, record: ShardRecord, what: str) -> None:
         self.problems.append((record.shard, what))
-
-    def _has_its_bytes(self, record: ShardRecord) -> bool:
-        path = self._layout.root / record.shard
-        found = size_of(path)
-        if found != record.size_bytes:
-            self._problem(record, f"it has {found:,} bytes, the manifest says {record.size_bytes:,}")
-            return False
-        if digest_of(path) != record.sha256:
-            self._problem(record, "its bytes do not match their hash")
-            return False
-        return True
 
     def _check_ids(self, record: ShardRecord, ids: IdArray) -> None:
         self.rows += len(ids)

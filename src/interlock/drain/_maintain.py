@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from interlock.drain._failures import all_failures
-from interlock.drain._files import remove, replace_lines, seal, sync
+from interlock.drain._files import seal
 from interlock.drain._idcodes import encode_ids
 from interlock.drain._inspect import read_committed, read_status
 from interlock.drain._manifest import Manifests
@@ -22,9 +21,9 @@ from interlock.errors import UsageError
 
 if TYPE_CHECKING:
     from interlock.drain._holdings import HeldShard
-    from interlock.drain._layout import Layout
     from interlock.drain._rewrite import Workshop
     from interlock.drain._settle import Repeats
+    from interlock.drain._storage import Storage
 
 MERGE_STEPS = ("manifest", "failures", "run", "forget")
 
@@ -163,41 +162,37 @@ def resume_plan(sink: str, world: int, total: int | None = None) -> list[RankPla
 
 
 def _merge(work: Workshop, repeats: Repeats) -> MergeReport:
-    layout = work.layout
+    storage = work.storage
     removed = settle(work, repeats)
-    ranks = [rank for rank in layout.ranks() if layout.of(rank).manifest.exists()]
-    others = [layout.of(rank) for rank in layout.ranks() if rank]
-    run_step("manifest", lambda: _write_manifest(layout))
-    run_step("failures", lambda: _write_failures(layout))
-    run_step("run", lambda: work.run.save(layout))
-    run_step("forget", lambda: _forget(layout, others))
+    storage.refresh()
+    ranks = [rank for rank in storage.ranks() if storage.has(storage.layout.of(rank).manifest)]
+    others = [storage.of(rank) for rank in storage.ranks() if rank]
+    run_step("manifest", lambda: _write_manifest(storage))
+    run_step("failures", lambda: _write_failures(storage))
+    run_step("run", lambda: work.run.save(storage))
+    run_step("forget", lambda: _forget(storage, others))
     homes = [replace(shard, home=0) for shard in work.holdings.shards]
     work.holdings.shards[:] = homes
     rows = sum(shard.rows for shard in homes)
     return MergeReport(work.text, rows, len(homes), len(ranks), removed, 0)
 
 
-def _write_manifest(layout: Layout) -> None:
+def _write_manifest(storage: Storage) -> None:
     """Write one manifest of all; until the others are removed, both say the same."""
-    lines = (replace(record, replaces=()).line() for _, record in Manifests(layout).records())
-    replace_lines(layout.manifest, layout.temporary("manifest.jsonl"), lines)
+    lines = (replace(record, replaces=()).line() for _, record in Manifests(storage).records())
+    storage.replace_log(storage.layout.manifest, lines)
 
 
-def _write_failures(layout: Layout) -> None:
-    failures = all_failures([layout.of(rank).failures for rank in layout.ranks()])
-    lines = (seal(failure.as_dict()) for failure in failures.values())
-    replace_lines(layout.failures, layout.temporary("failures.jsonl"), lines)
+def _write_failures(storage: Storage) -> None:
+    lines = (seal(failure.as_dict()) for failure in all_failures(storage).values())
+    storage.replace_log(storage.layout.failures, lines)
 
 
-def _forget(layout: Layout, others: list[Layout]) -> None:
+def _forget(storage: Storage, others: list[Storage]) -> None:
     """Remove the files of ranks but 0; what is in quarantine stays."""
-    forget_schemas(layout)
+    forget_schemas(storage)
     for other in others:
-        for path in (other.manifest, other.failures, other.temporaries, other.lock):
-            remove(path)
-        with suppress(OSError):
-            other.quarantine.rmdir()
-    sync(layout.control)
+        other.forget()
 
 
 def _groups(shards: list[HeldShard], shard_bytes: int) -> list[list[HeldShard]]:

@@ -7,28 +7,22 @@ in others: such shards count no more, in whichever manifest they are.
 
 from __future__ import annotations
 
-import errno
-import os
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from interlock.drain._files import seal, sync, unseal
+from interlock.drain._files import seal, unseal
+from interlock.drain._layout import CONTROL
 from interlock.drain._unsynced import UnsyncedNote
 from interlock.errors import SinkConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-    from interlock.drain._layout import Layout
+    from interlock.drain._storage import Storage
 
 _FREE_ROWS = 4096
 _MOST_ROWS_PER_BYTE = 256
 """No format packs ids closer. So a manifest cannot make a reader take more than 32 bytes for each that lies there."""
-
-_READ_BYTES = 1 << 20
-"""Lines may be long: with fewer a line is put together from many pieces."""
 
 
 @final
@@ -87,67 +81,11 @@ def gone_line(names: list[str]) -> bytes:
 
 
 @final
-class LineLog:
-    """A file of sealed lines to which lines are appended.
-
-    Args:
-        path: The file; made if it is not there.
-    """
-
-    def __init__(self, path: Path) -> None:
-        is_new = not path.exists()
-        self._path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._synced_bytes = os.fstat(self._descriptor).st_size
-        if is_new:
-            sync(path.parent)
-
-    def append(self, lines: bytes) -> None:
-        """Append lines, or nothing; they are durable after `sync`.
-
-        Raises:
-            OSError: The storage refused, or somebody removed the file, so that nobody would find what is appended.
-        """
-        before = os.fstat(self._descriptor)
-        if not before.st_nlink:
-            raise FileNotFoundError(errno.ENOENT, "somebody removed it while it was written", str(self._path))
-        left = memoryview(lines)
-        try:
-            while left:
-                left = left[os.write(self._descriptor, left) :]
-        except OSError:
-            self._cut(before.st_size)
-            raise
-
-    def sync(self) -> None:
-        """Wait until everything appended is on the storage.
-
-        Raises:
-            OSError: The storage refused. What was appended since the last `sync` is taken back: the system may hold it
-                for written from now on, though it is not, so the next run must not find it there and believe it.
-        """
-        try:
-            os.fsync(self._descriptor)
-        except OSError:
-            self._cut(self._synced_bytes)
-            raise
-        self._synced_bytes = os.fstat(self._descriptor).st_size
-
-    def _cut(self, size_bytes: int) -> None:
-        with suppress(OSError):  # then the next run cuts a torn line, and a whole one names a shard that is synced
-            os.ftruncate(self._descriptor, size_bytes)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._descriptor)
-
-
-@final
 class ManifestReader:
     """Reads the manifest of one rank, line by line.
 
     Args:
-        layout: The paths of the rank.
+        storage: The folder, as the rank sees it.
 
     Attributes:
         rank: Whose it is.
@@ -156,9 +94,9 @@ class ManifestReader:
         whole_bytes: Offset at which a torn last line begins, else the length of the file, once it was read.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self.rank = layout.rank
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.rank = storage.layout.rank
         self.problems: list[str] = []
         self.losses: list[str] = []
         self.whole_bytes = 0
@@ -166,7 +104,7 @@ class ManifestReader:
     def gone(self) -> set[str]:
         """Return the names of shards that lines say are replaced or gone."""
         names: set[str] = set()
-        for _, line in self._lines():
+        for _, line in self._storage.lines(self._storage.layout.manifest):
             if b'"replaces":' in line or line.startswith(b'{"gone":'):
                 value = unseal(line) or {}
                 told = value.get("replaces") or value.get("gone")
@@ -176,9 +114,9 @@ class ManifestReader:
     def records(self) -> Iterator[ShardRecord]:
         """Yield what the lines say, oldest first; afterwards `problems` and `whole_bytes` are known."""
         self.problems, self.losses, self.whole_bytes = [], [], 0
-        note = UnsyncedNote.read(self._layout)
+        note = UnsyncedNote.read(self._storage)
         damaged = ""
-        for number, (end, line) in enumerate(self._lines(), 1):
+        for number, (end, line) in enumerate(self._storage.lines(self._storage.layout.manifest), 1):
             if damaged:  # it was not the last line, so no crash of a process tore it
                 is_synced = note is None or self.whole_bytes < note.since_bytes
                 (self.problems if is_synced else self.losses).append(damaged)
@@ -189,7 +127,7 @@ class ManifestReader:
             self.whole_bytes = end
             if "gone" in value:
                 continue
-            if not self._layout.owns_name(str(value.get("shard"))):
+            if not self._storage.layout.owns_name(str(value.get("shard"))):
                 self.problems.append(f"line {number} names {value.get('shard')!r}, which is no shard of this sink")
                 continue
             try:
@@ -197,35 +135,22 @@ class ManifestReader:
             except ValueError as error:
                 self.problems.append(f"line {number}: {error}")
 
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield each line with the offset of its end."""
-        end = 0
-        try:
-            with self._layout.manifest.open("rb", buffering=_READ_BYTES) as file:
-                for line in file:
-                    end += len(line)
-                    yield end, line
-                    if not line.endswith(b"\n"):
-                        return  # a live rank may be writing it: what it appends meanwhile is no line of its own
-        except FileNotFoundError:
-            return
-
 
 @final
 class Manifests:
     """The manifests of all ranks: one dataset.
 
     Args:
-        layout: The paths of any rank.
+        storage: The folder, as any rank sees it.
 
     Attributes:
         readers: One for each rank, lowest first.
         gone: Shards that count no more.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self.readers = [ManifestReader(layout.of(rank)) for rank in layout.ranks()]
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.readers = [ManifestReader(storage.of(rank)) for rank in storage.ranks()]
         self.gone = {name for reader in self.readers for name in reader.gone()}
 
     def records(self) -> Iterator[tuple[int, ShardRecord]]:
@@ -248,7 +173,7 @@ class Manifests:
         return [(self._name(reader), loss) for reader in self.readers for loss in reader.losses]
 
     def _name(self, reader: ManifestReader) -> str:
-        return self._layout.of(reader.rank).manifest.name
+        return self._storage.layout.of(reader.rank).manifest.rpartition("/")[2]
 
     def refuse_damage(self) -> None:
         """Refuse manifests of which a line before the last is damaged, or names what cannot be a shard.
@@ -258,15 +183,7 @@ class Manifests:
         """
         for name, problem in self.problems:
             raise SinkConflictError(
-                f"{self._layout.control / name} is damaged",
+                f"{self._storage.where(f'{CONTROL}/{name}')} is damaged",
                 why=problem,
                 hint="restore it from a copy, or start again with --restart",
             )
-
-
-def cut_torn_line(path: Path, whole: int) -> None:
-    """Cut the torn line that a crash left at the end of a log."""
-    if path.exists() and path.stat().st_size > whole:
-        with path.open("r+b") as file:
-            file.truncate(whole)
-            os.fsync(file.fileno())

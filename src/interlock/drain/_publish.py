@@ -7,7 +7,7 @@ is written. It is committed before the next is closed: so there is one at most, 
 | --- | --- |
 | `schema` | `run.json` knows the columns (first shard only) |
 | `open`, `write`, `close` | the bytes are with the system, under a temporary name |
-| `sync` | and on the storage |
+| `sync` | and on the storage; a remote one shows it from here on, and has no step before `record` |
 | `hash` | the digest of what was written is known |
 | `rename` | readers see the shard; the next run would adopt it |
 | `sync-folder` | its name is on the storage |
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from interlock.drain._digests import Digest
-from interlock.drain._files import remove, size_of, sync, sync_shard
+from interlock.drain._files import remove, size_of
 from interlock.drain._idcodes import encode_ids
 from interlock.drain._manifest import ShardRecord
 from interlock.drain._schema import Column
@@ -180,9 +180,9 @@ class Publisher:
             schema = tuple(Column(name, column.dtype.name, column.shape[1:]) for name, column in columns.items())
             with self.times.on("commit"):
                 run_step("schema", lambda: store.remember_schema(schema, ids))
-        name = store.layout.shard_name(store.run.run, store.next_number)
+        name = store.storage.layout.shard_name(store.run.run, store.next_number)
         store.next_number += 1
-        temporary = store.layout.temporary(name)
+        temporary = store.storage.temporary(name)
         writers: list[ShardWriter] = []
         run_step("open", lambda: writers.append(store.sink.open_shard(temporary, run=store.run.run)))
         return _OpenShard(name, temporary, writers[0], time.monotonic())
@@ -220,14 +220,14 @@ class _Publication:
         return (
             ("sync", self._sync, "fsync"),
             ("hash", self._hash, "hash"),
-            ("rename", self._rename, "commit"),
+            ("rename", lambda: self._store.storage.show(self._name), "commit"),
             ("sync-folder", self._sync_folder, "commit"),
             ("record", lambda: self._store.record(self.record, self._ids), "commit"),
         )
 
     def _sync_files(self) -> None:
         try:
-            sync_shard(self.temporary)
+            self._store.storage.bring(self._name)
         except Exception as error:  # noqa: BLE001 - raised by the step
             self._sync_error = error
 
@@ -245,15 +245,6 @@ class _Publication:
         digest, size_bytes = self._digest.wait(), size_of(self.temporary)
         self.record = ShardRecord(self._name, len(self._ids), size_bytes, digest, encode_ids(self._ids))
 
-    def _rename(self) -> None:
-        self.temporary.rename(self._store.layout.root / self._name)
-
     def _sync_folder(self) -> None:
-        if not self._store.syncs:
-            return
-        try:
-            sync(self._store.layout.root)
-        except OSError:  # then nothing tells whether its name is there to stay: the next run must not adopt it
-            with suppress(OSError):
-                (self._store.layout.root / self._name).rename(self.temporary)
-            raise
+        if self._store.syncs:
+            self._store.storage.sync_names(self._name)

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from interlock.drain._digests import digest_of
-from interlock.drain._files import remove, size_of, sync, sync_shard
-from interlock.drain._holdings import HeldShard, Holdings, append_line, remove_shard
+from interlock.drain._files import remove, size_of
+from interlock.drain._holdings import HeldShard, Holdings, append_line
 from interlock.drain._idcodes import encode_ids
-from interlock.drain._layout import FolderLock, take_lock
 from interlock.drain._manifest import ShardRecord, gone_line
 from interlock.drain._powercut import settle_unsynced
-from interlock.drain._store import opened_path, refuse_foreign, storage_errors
+from interlock.drain._storage import opened_storage
+from interlock.drain._store import refuse_foreign, storage_errors, take_lock
 from interlock.errors import SinkConflictError
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from interlock._core._protocols import ShardWriter, Sink
     from interlock.drain._ids import IdArray
-    from interlock.drain._layout import Layout
     from interlock.drain._run import RunRecord
+    from interlock.drain._storage import Storage
 
 STEPS = ("open", "write", "close", "sync", "hash", "record", "hide", "show", "sync-folder", "end")
 
@@ -59,7 +59,7 @@ class Workshop:
     Attributes:
         text: The sink, as `parquet:out`.
         sink: The format.
-        layout: The paths of rank 0.
+        storage: The folder, as rank 0 sees it.
         run: What the dataset is.
         holdings: The committed shards.
         ranks: The ranks that nobody else writes as.
@@ -67,15 +67,15 @@ class Workshop:
 
     text: str
     sink: Sink
-    layout: Layout
+    storage: Storage
     run: RunRecord
     holdings: Holdings
     ranks: set[int]
     _numbers: dict[int, int] = field(default_factory=dict)
 
     def path(self, shard: HeldShard) -> Path:
-        """Return where a shard lies."""
-        return self.layout.root / shard.name
+        """Return where a shard can be read."""
+        return self.storage.fetch(shard.name)
 
     def ids_of(self, shard: HeldShard) -> IdArray:
         """Return the ids of a shard, in the order of its rows."""
@@ -91,18 +91,18 @@ class Workshop:
         Raises:
             OSError: The storage refused; before `record`, nothing has changed.
         """
-        layout = self.layout.of(home)
-        layout.make()
-        name = layout.shard_name(self.run.run, self._next_number(home))
-        temporary = layout.temporary(name)
+        storage = self.storage.of(home)
+        storage.make()
+        name = storage.layout.shard_name(self.run.run, self._next_number(home))
+        temporary = storage.temporary(name)
         remove(temporary)
         ids = self._write(temporary, parts)
         replaced = tuple(shard.name for shard, _ in parts)
-        record = self._seal(name, temporary, ids, replaced)
-        run_step("record", lambda: append_line(layout, record.line()))
-        self._hide(layout, replaced)
-        run_step("show", lambda: _rename(temporary, layout.root / name))
-        run_step("sync-folder", lambda: sync(layout.root))
+        record = self._seal(storage, name, ids, replaced)
+        run_step("record", lambda: append_line(storage, record.line()))
+        self._hide(storage, replaced)
+        run_step("show", lambda: storage.show(name))
+        run_step("sync-folder", storage.sync_names)
         run_step("end", lambda: None)
         return HeldShard.of(home, record, ids)
 
@@ -112,12 +112,12 @@ class Workshop:
         Raises:
             OSError: The storage refused.
         """
-        layout = self.layout.of(shard.home)
-        layout.make()
+        storage = self.storage.of(shard.home)
+        storage.make()
         self._next_number(shard.home)  # so that no other shard gets its name, which counts no more
-        run_step("record", lambda: append_line(layout, gone_line([shard.name])))
-        self._hide(layout, (shard.name,))
-        run_step("sync-folder", lambda: sync(layout.root))
+        run_step("record", lambda: append_line(storage, gone_line([shard.name])))
+        self._hide(storage, (shard.name,))
+        run_step("sync-folder", storage.sync_names)
 
     def _next_number(self, home: int) -> int:
         if home not in self._numbers:
@@ -152,19 +152,16 @@ class Workshop:
                 wanted = positions[start : start + rows]
                 yield ids[wanted], self.sink.read_rows(self.path(shard), wanted.tolist())
 
-    def _seal(self, name: str, temporary: Path, ids: IdArray, replaced: tuple[str, ...]) -> ShardRecord:
-        run_step("sync", lambda: sync_shard(temporary))
+    def _seal(self, storage: Storage, name: str, ids: IdArray, replaced: tuple[str, ...]) -> ShardRecord:
+        temporary = storage.temporary(name)
+        run_step("sync", lambda: storage.bring(name, hidden=True))
         digests: list[str] = []
         run_step("hash", lambda: digests.append(digest_of(temporary)))
         return ShardRecord(name, len(ids), size_of(temporary), digests[0], encode_ids(ids), replaced)
 
-    def _hide(self, layout: Layout, names: tuple[str, ...]) -> None:
+    def _hide(self, storage: Storage, names: tuple[str, ...]) -> None:
         for name in names:
-            run_step("hide", lambda name=name: remove_shard(layout, name))  # type: ignore[misc]
-
-
-def _rename(path: Path, target: Path) -> None:
-    path.rename(target)
+            run_step("hide", lambda name=name: storage.remove_shard(name))  # type: ignore[misc]
 
 
 @contextmanager
@@ -181,26 +178,28 @@ def opened_workshop(text: str, *, alone: bool, wait_s: float = 60.0) -> Iterator
         SinkError: The storage refused.
     """
     with storage_errors(text, "rewrite"), ExitStack() as held:
-        sink, layout = opened_path(text)
-        if refuse_foreign(layout, sink, text) is None:
-            raise SinkConflictError(f"there is nothing at {text}", why=f"{layout.run_file} is not there")
-        layout.make()
-        held.callback(FolderLock(layout.opening, text, wait_s=wait_s).release)
-        run = refuse_foreign(layout, sink, text)
+        sink, storage = opened_storage(text)
+        if refuse_foreign(storage, sink, text) is None:
+            run_file = storage.where(storage.layout.run_file)
+            raise SinkConflictError(f"there is nothing at {text}", why=f"{run_file} is not there")
+        storage.make()
+        held.callback(storage.lock(storage.layout.opening, text, wait_s=wait_s).release)
+        storage.refresh()
+        run = refuse_foreign(storage, sink, text)
         assert run is not None  # noqa: S101 - nobody takes it away
         ranks = set()
-        for rank in layout.ranks():
-            lock = take_lock(layout.of(rank).lock, text)
+        for rank in storage.ranks():
+            lock = take_lock(storage.of(rank), text)
             if lock is not None:
                 held.callback(lock.release)
                 ranks.add(rank)
             elif alone:
                 raise SinkConflictError(f"{text} is being written", why=f"rank {rank} lives", hint="wait until it ends")
         for rank in ranks:
-            settle_unsynced(text, layout.of(rank), keep=not alone)
-        holdings = Holdings(text, sink, layout)
+            settle_unsynced(text, storage.of(rank), keep=not alone)
+        holdings = Holdings(text, sink, storage)
         holdings.load()
         if holdings.mend(ranks, run):  # what it committed may be in other shards too: read all in their order
-            holdings = Holdings(text, sink, layout)
+            holdings = Holdings(text, sink, storage)
             holdings.load()
-        yield Workshop(text, sink, layout, run, holdings, ranks)
+        yield Workshop(text, sink, storage, run, holdings, ranks)

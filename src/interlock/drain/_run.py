@@ -7,15 +7,14 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
-from interlock.drain._files import check_of, remove, replace_file
+from interlock.drain._files import check_of
 from interlock.drain._schema import Column, Schema, check_same
 from interlock.errors import SinkConflictError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
-    from interlock.drain._layout import Layout
+    from interlock.drain._storage import Storage
 
 FORMAT = 1
 _LONGEST_VALUE = 60
@@ -48,23 +47,27 @@ class RunRecord:
         return cls(sink, os.urandom(16).hex(), fingerprint, total)
 
     @classmethod
-    def read(cls, layout: Layout) -> RunRecord | None:
-        """Return the record in the folder, or None if there is none.
+    def read(cls, storage: Storage) -> RunRecord | None:
+        """Return the record in a folder, or None if there is none.
 
         Raises:
             SinkConflictError: It is damaged, or of another format.
         """
-        record = cls._read(layout.run_file)
+        record = cls._read(storage, storage.layout.run_file)
         if record is None or record.schema is not None:
             return record
-        others = (other for other in _schemas(layout, record.run) if other.schema is not None)
+        others = (other for other in _schemas(storage, record.run) if other.schema is not None)
         first = next(others, record)
         return replace(record, schema=first.schema, ids=first.ids)
 
     @classmethod
-    def _read(cls, path: Path) -> RunRecord | None:
+    def _read(cls, storage: Storage, name: str) -> RunRecord | None:
+        content = storage.read(name)
+        if content is None:
+            return None
+        path = storage.where(name)
         try:
-            value = json.loads(path.read_bytes())
+            value = json.loads(content)
             if value.pop("check") != check_of(value):
                 raise _bad_record(path, "it does not match its check")
             if value["format"] != FORMAT:
@@ -74,47 +77,46 @@ class RunRecord:
             run = str(value["run"])
             int(run, 16)
             return cls(str(value["sink"]), run, value["fingerprint"], value["total"], columns, value["ids"])
-        except (FileNotFoundError, NotADirectoryError):
-            return None
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, SinkConflictError):
                 raise
             raise _bad_record(path, f"it is damaged: {error}") from error
 
-    def save(self, layout: Layout) -> None:
-        """Replace the record in the folder, durably."""
-        self._save(layout.run_file, layout)
+    def save(self, storage: Storage) -> None:
+        """Replace the record in a folder, durably."""
+        self._save(storage, storage.layout.run_file)
 
-    def save_schema(self, layout: Layout) -> None:
-        """Replace what the folder knows of the rows of a rank, durably."""
-        self._save(layout.schema_file, layout)
+    def save_schema(self, storage: Storage) -> None:
+        """Replace what a folder knows of the rows of a rank, durably."""
+        self._save(storage, storage.layout.schema_file)
 
-    def _save(self, path: Path, layout: Layout) -> None:
+    def _save(self, storage: Storage, name: str) -> None:
         schema = None if self.schema is None else [column.as_json() for column in self.schema]
         value = {"format": FORMAT, **asdict(self), "schema": schema}
         content = json.dumps({**value, "check": check_of(value)}, indent=1).encode() + b"\n"
-        replace_file(path, content, layout.temporary("run.json"))
+        storage.replace(name, content)
 
     def with_schema(self, schema: Schema, ids: str) -> RunRecord:
         """Return the record with columns and the kind of ids."""
         return replace(self, schema=schema, ids=ids)
 
 
-def _bad_record(path: Path, why: str) -> SinkConflictError:
+def _bad_record(path: str, why: str) -> SinkConflictError:
     return SinkConflictError(f"cannot use {path}", why=why, hint="write to another sink")
 
 
-def _schemas(layout: Layout, run: str) -> Iterator[RunRecord]:
+def _schemas(storage: Storage, run: str) -> Iterator[RunRecord]:
     """Yield what each rank knows of the rows of a run."""
-    for rank in layout.ranks():
-        record = RunRecord._read(layout.of(rank).schema_file)  # noqa: SLF001 - of this module
+    for rank in storage.ranks():
+        record = RunRecord._read(storage, storage.layout.of(rank).schema_file)  # noqa: SLF001 - of this module
         if record is not None and record.run == run:
             yield record
 
 
-def other_schema(layout: Layout, mine: RunRecord) -> str:
+def other_schema(storage: Storage, mine: RunRecord) -> str:
     """Return how the rows of other ranks differ from those of one; empty if they do not."""
-    for other in _schemas(layout, mine.run):
+    storage.refresh()
+    for other in _schemas(storage, mine.run):
         if other.schema is None or mine.schema is None:
             continue
         if other.ids != mine.ids:
@@ -126,11 +128,9 @@ def other_schema(layout: Layout, mine: RunRecord) -> str:
     return ""
 
 
-def forget_schemas(layout: Layout) -> None:
+def forget_schemas(storage: Storage) -> None:
     """Remove what ranks but 0 know of their rows."""
-    for rank in layout.ranks():
-        if rank:
-            remove(layout.of(rank).schema_file)
+    storage.remove(*(storage.layout.of(rank).schema_file for rank in storage.ranks() if rank))
 
 
 def plain_fingerprint(fingerprint: Mapping[str, object] | None) -> dict[str, Any] | None:

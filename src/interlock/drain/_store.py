@@ -6,14 +6,13 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, final
 
 from interlock.drain._failures import FailureLog
-from interlock.drain._files import remove, sync
 from interlock.drain._holdings import Holdings
 from interlock.drain._ids import IdArray, kind_of
-from interlock.drain._layout import FolderLock, Layout, parse_name, take_lock
-from interlock.drain._manifest import LineLog, Manifests, ShardRecord
+from interlock.drain._layout import parse_name
+from interlock.drain._manifest import Manifests, ShardRecord
 from interlock.drain._powercut import settle_unsynced
 from interlock.drain._run import RunRecord, check_fingerprint, forget_schemas, other_schema
-from interlock.drain._sinks import open_sink
+from interlock.drain._storage import Storage, opened_storage
 from interlock.drain._unsynced import note_unsynced
 from interlock.errors import SinkConflictError, SinkError
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from interlock.drain._holdings import HeldShard
     from interlock.drain._idsets import IdSet
     from interlock.drain._schema import Schema
+    from interlock.drain._storage import Lock
 
 
 @contextmanager
@@ -55,11 +55,11 @@ class Store:
     Attributes:
         text: As given.
         sink: The format.
-        layout: The paths.
+        storage: The folder.
         run: What the dataset is.
         committed: Ids of the rows that this rank committed, and of all that were there at the start.
         resumed_rows: How many of them were there at the start.
-        syncs: As given.
+        syncs: As given; always where there is no other way.
         failures: Failures of rows.
         next_number: Number of the next shard.
 
@@ -81,18 +81,20 @@ class Store:
         syncs: bool = True,
     ) -> None:
         self.text = text
-        self.syncs = syncs
         self.sink: Sink
-        self.sink, root = open_sink(text)
-        self.layout = Layout(root, self.sink.suffix, rank)
+        self.storage: Storage
+        self.sink, self.storage = opened_storage(text, rank=rank)
+        self.syncs = syncs or self.storage.is_durable
+        layout = self.storage.layout
         with storage_errors(text, "open"), ExitStack() as held:
-            refuse_foreign(self.layout, self.sink, text)
-            self.layout.make()
-            held.callback(FolderLock(self.layout.opening, text, wait_s=timeout_s).release)
-            self.layout.make()  # again: a merge that we waited for removes the folders of ranks
-            self._lock = FolderLock(self.layout.lock, text)
+            refuse_foreign(self.storage, self.sink, text)
+            self.storage.make()
+            held.callback(self.storage.lock(layout.opening, text, wait_s=timeout_s).release)
+            self.storage.make()  # again: a merge that we waited for removes the folders of ranks
+            self._lock = self.storage.lock(layout.lock, text)
             try:
-                self._open(fingerprint, total, restart=restart, dead=take_dead(self.layout, text, held))
+                self.storage.refresh()
+                self._open(fingerprint, total, restart=restart, dead=take_dead(self.storage, text, held))
             except BaseException:
                 self._lock.release()
                 raise
@@ -101,7 +103,7 @@ class Store:
     @property
     def place(self) -> str:
         """The folder, for messages."""
-        return str(self.layout.root)
+        return self.storage.place
 
     @property
     def shards(self) -> list[HeldShard]:
@@ -116,45 +118,46 @@ class Store:
     @property
     def has_peers(self) -> bool:
         """Whether other ranks wrote here."""
-        return len(self.layout.ranks()) > 1
+        self.storage.refresh()
+        return len(self.storage.ranks()) > 1
 
     def _open(self, fingerprint: dict[str, Any] | None, total: int | None, *, restart: bool, dead: set[int]) -> None:
-        mine = dead | {self.layout.rank}
-        alone = mine >= set(self.layout.ranks())
-        run = refuse_foreign(self.layout, self.sink, self.text)
+        storage = self.storage
+        mine = dead | {storage.layout.rank}
+        alone = mine >= set(storage.ranks())
+        run = refuse_foreign(storage, self.sink, self.text)
         if restart and run is not None:
             _require_alone(self.text, alone=alone)
-            _wipe(self.layout, run)
+            _wipe(storage, run)
             run = None
         if run is None:
             run = RunRecord.new(self.sink.scheme, fingerprint, total)
-            run.save(self.layout)
+            run.save(storage)
         self.run = run
         for one in mine:
-            settle_unsynced(self.text, self.layout.of(one), keep=not self.syncs)
-        self._holdings = Holdings(self.text, self.sink, self.layout)
-        if not alone or any(map(self.layout.owns_name, self.layout.visible())):  # those may be adopted
+            settle_unsynced(self.text, storage.of(one), keep=not self.syncs)
+        self._holdings = Holdings(self.text, self.sink, storage)
+        if not alone or any(map(storage.layout.owns_name, storage.visible())):  # those may be adopted
             check_fingerprint(run.fingerprint, fingerprint, self.text)
         self._holdings.load()
         if self.shards:
             check_fingerprint(run.fingerprint, fingerprint, self.text)
         self._holdings.mend(mine, run)
         if not self.syncs:
-            note_unsynced(self.layout)
-        self._manifest = LineLog(self.layout.manifest)
+            note_unsynced(storage)
+        self._manifest = storage.log(storage.layout.manifest)
         if self.syncs:  # what a killed process appended, and did not live to sync
             self._manifest.sync()
-        failures = [self.layout.of(one).failures for one in self.layout.ranks()]
-        self.failures = FailureLog(failures, self.layout.failures, syncs=self.syncs)
+        self.failures = FailureLog(storage, syncs=self.syncs)
         if alone:
             self._refresh_run(fingerprint, total)
-        self.next_number = 1 + max(self._holdings.numbers(self.layout.rank), default=-1)
+        self.next_number = 1 + max(self._holdings.numbers(storage.layout.rank), default=-1)
 
     def _refresh_run(self, fingerprint: dict[str, Any] | None, total: int | None) -> None:
         """Store what may change between runs; while nothing is committed, that is everything but the run."""
         run = self.run
         if not self.shards:
-            forget_schemas(self.layout)
+            forget_schemas(self.storage)
         fresh = RunRecord(
             run.sink,
             run.run,
@@ -165,7 +168,7 @@ class Store:
         )
         if fresh != run:
             self.run = fresh
-            fresh.save(self.layout)
+            fresh.save(self.storage)
 
     def remember_schema(self, schema: Schema, ids: IdArray) -> None:
         """Store columns and kind of ids, before the first shard that has them can be seen.
@@ -174,12 +177,12 @@ class Store:
             SinkConflictError: Another rank writes rows of another form.
         """
         mine = self.run.with_schema(schema, kind_of(ids))
-        mine.save_schema(self.layout)
-        other = other_schema(self.layout, mine)
+        mine.save_schema(self.storage)
+        other = other_schema(self.storage, mine)
         if other:
-            self.run.save_schema(self.layout)
+            self.run.save_schema(self.storage)
             raise SinkConflictError(
-                f"rank {self.layout.rank} makes other rows than the rest of {self.text}",
+                f"rank {self.storage.layout.rank} makes other rows than the rest of {self.text}",
                 why=other,
                 hint="make the same outputs on every rank, or use another sink",
             )
@@ -194,7 +197,7 @@ class Store:
         self._manifest.append(record.line())
         if self.syncs:
             self._manifest.sync()
-        self._holdings.add(self.layout.rank, record, ids)
+        self._holdings.add(self.storage.layout.rank, record, ids)
         self.failures.forget(ids)
 
     def close(self) -> None:
@@ -205,15 +208,23 @@ class Store:
             held.callback(self._manifest.close)
 
 
-def take_dead(layout: Layout, text: str, held: ExitStack) -> set[int]:
+def take_dead(storage: Storage, text: str, held: ExitStack) -> set[int]:
     """Take the locks of the other ranks of which no writer lives, until `held` ends; return which."""
     dead = set()
-    for rank in layout.ranks():
-        lock = take_lock(layout.of(rank).lock, text) if rank != layout.rank else None
+    for rank in storage.ranks():
+        lock = take_lock(storage.of(rank), text) if rank != storage.layout.rank else None
         if lock is not None:
             held.callback(lock.release)
             dead.add(rank)
     return dead
+
+
+def take_lock(storage: Storage, text: str) -> Lock | None:
+    """Return the lock of a rank, or None if somebody else holds it."""
+    try:
+        return storage.lock(storage.layout.lock, text)
+    except SinkConflictError:
+        return None
 
 
 def _require_alone(text: str, *, alone: bool) -> None:
@@ -225,53 +236,46 @@ def _require_alone(text: str, *, alone: bool) -> None:
         )
 
 
-def refuse_foreign(layout: Layout, sink: Sink, text: str) -> RunRecord | None:
+def refuse_foreign(storage: Storage, sink: Sink, text: str) -> RunRecord | None:
     """Return the record of the run in a folder, or None if the folder is fit for a new one. Touches nothing.
 
     Raises:
         SinkConflictError: The folder holds something that is not ours, or is another kind of sink.
     """
-    if layout.root.exists() and not layout.root.is_dir():
-        raise SinkConflictError(f"cannot write to {text}", why=f"{layout.root} is a file", hint="name a folder")
-    run = RunRecord.read(layout)
-    is_foreign = run is None and not layout.looks_ours()
+    if storage.is_file():
+        raise SinkConflictError(f"cannot write to {text}", why=f"{storage.place} is a file", hint="name a folder")
+    run = RunRecord.read(storage)
+    is_foreign = run is None and not storage.looks_ours()
     if is_foreign:
-        run = RunRecord.read(layout)  # another rank may have begun it just now
+        run = RunRecord.read(storage)  # another rank may have begun it just now
     if is_foreign and run is None:
         raise SinkConflictError(
             f"cannot write to {text}",
-            why=f"{layout.root} is not empty and was written by something else",
+            why=f"{storage.place} is not empty and was written by something else",
             hint="name an empty or a new folder; nothing was touched",
         )
     if run is not None and run.sink != sink.scheme:
         raise SinkConflictError(
             f"cannot use {text}",
-            why=f"{layout.root} holds {run.sink} shards",
-            hint=f"use {run.sink}:{layout.root}, or another folder",
+            why=f"{storage.place} holds {run.sink} shards",
+            hint=f"use {run.sink}:{storage.place}, or another folder",
         )
     return run
 
 
-def _wipe(layout: Layout, run: RunRecord) -> None:
+def _wipe(storage: Storage, run: RunRecord) -> None:
     """Remove what is ours; what others put into the folder stays."""
-    ours = {record.shard for _, record in Manifests(layout).records()}
-    ranks = [layout.of(rank) for rank in layout.ranks()]
+    ours = {record.shard for _, record in Manifests(storage).records()}
+    ranks = [storage.of(rank) for rank in storage.ranks()]
     for one in ranks:
-        for log in (one.manifest, one.failures, one.unsynced):
-            remove(log)
-    forget_schemas(layout)
-    sync(layout.control)
-    for name in layout.visible():
+        storage.remove(one.layout.manifest, one.layout.failures, one.layout.unsynced)
+    forget_schemas(storage)
+    for name in storage.visible():
         parsed = parse_name(name)
-        if layout.owns_name(name) and (name in ours or (parsed is not None and parsed.run == run.run[:8])):
-            remove(layout.root / name)
+        is_ours = name in ours or (parsed is not None and parsed.run == run.run[:8])
+        if storage.layout.owns_name(name) and is_ours:
+            storage.remove_shard(name)
     for one in ranks:
-        for folder in (one.temporaries, one.quarantine):
-            for entry in folder.iterdir() if folder.is_dir() else ():
-                remove(entry)
-
-
-def opened_path(text: str) -> tuple[Sink, Layout]:
-    """Return the format and the paths that a sink's text names, without touching the folder."""
-    sink, root = open_sink(text)
-    return sink, Layout(root, sink.suffix)
+        one.clear()
+        one.remove(one.layout.quarantine)
+    storage.make()

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from interlock.drain._files import replace_file, seal, sync, unseal
+from interlock.drain._files import seal, unseal
 
 if TYPE_CHECKING:
-    from interlock.drain._layout import Layout
+    from interlock.drain._storage import Storage
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -33,12 +33,12 @@ class UnsyncedNote:
     since_bytes: int
 
     @classmethod
-    def read(cls, layout: Layout) -> UnsyncedNote | None:
+    def read(cls, storage: Storage) -> UnsyncedNote | None:
         """Return the note of a rank, or None. One that is damaged vouches for nothing."""
-        try:
-            value = unseal(layout.unsynced.read_bytes()) or {}
-        except FileNotFoundError:
+        content = storage.read(storage.layout.unsynced)
+        if content is None:
             return None
+        value = unseal(content) or {}
         return cls(str(value.get("boot", "")), int(value.get("since_bytes", 0)))
 
     @property
@@ -54,16 +54,16 @@ def _boot() -> str:
         return ""
 
 
-def note_unsynced(layout: Layout) -> None:
+def note_unsynced(storage: Storage) -> None:
     """Note that a rank does not sync from here on. Its manifest is whole.
 
     Raises:
         OSError: The storage refused.
     """
-    if not layout.unsynced.exists():
+    layout = storage.layout
+    if not storage.has(layout.unsynced):
         since_bytes = 0
-        if layout.manifest.exists():
-            sync(layout.manifest)
-            since_bytes = layout.manifest.stat().st_size
-        note = seal(asdict(UnsyncedNote(_boot(), since_bytes)))
-        replace_file(layout.unsynced, note, layout.temporary("unsynced.json"))
+        if storage.has(layout.manifest):
+            storage.sync_log(layout.manifest)
+            since_bytes = max((end for end, _ in storage.lines(layout.manifest)), default=0)
+        storage.replace(layout.unsynced, seal(asdict(UnsyncedNote(_boot(), since_bytes))))

@@ -8,7 +8,7 @@ import numpy as np
 
 from interlock.drain import read_committed
 from interlock.drain._resume import PendingSource
-from interlock.drain._store import opened_path
+from interlock.drain._storage import opened_storage
 from interlock.drain._todo import Todo
 from interlock.errors import UsageError
 
@@ -25,8 +25,8 @@ def committed_so_far(sink: str) -> IdView | None:
     Raises:
         UsageError: There is no such sink, or it holds something else.
     """
-    _, layout = opened_path(sink)
-    return read_committed(sink) if layout.run_file.exists() else None
+    _, storage = opened_storage(sink)
+    return read_committed(sink) if storage.has(storage.layout.run_file) else None
 
 
 def pending_samples(dataset: Any, committed: IdView | None, name: str | None) -> PendingSource:

@@ -33,6 +33,16 @@ def open_sink(text: str) -> tuple[Sink, Path]:
     Raises:
         UsageError: There is no such format, its package is not installed, or there is no path.
     """
+    sink, location = open_format(text)
+    return sink, Path(location).expanduser()
+
+
+def open_format(text: str) -> tuple[Sink, str]:
+    """Return the format and the location that `text` names.
+
+    Raises:
+        UsageError: As in `open_sink`.
+    """
     scheme, colon, path = str(text).partition(":")
     if scheme == "null" and colon and path:
         raise UsageError(f"sink {text!r} has a path", why="null: keeps nothing", hint="write null: alone, or npy:PATH")
@@ -51,4 +61,4 @@ def open_sink(text: str) -> tuple[Sink, Path]:
         if not package or (error.name or "").partition(".")[0] != package:
             raise
         raise UsageError(f"{package} is not installed", hint=f"pip install 'interlock[{_EXTRAS[package]}]'") from error
-    return sink, Path(path).expanduser()
+    return sink, path
