@@ -124,6 +124,12 @@ def writing() -> AbstractContextManager[None]:
     return nullcontext() if _here.watch is None else _here.watch.on("write")
 
 
+def count_as_writing(seconds: float) -> None:
+    """Count the last seconds of the calling thread as writing: others wrote for it, and it waited for them."""
+    if _here.watch is not None:
+        _here.watch.move("write", seconds)
+
+
 @final
 class TimedFile(io.FileIO):
     """A file without a buffer that writes all that it is given, and counts the time of that as writing."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, final
 
@@ -10,14 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 from zarr.errors import NodeNotFoundError
+from zarr.storage import LocalStore
 
 from interlock._core._protocols import ShardContent
 from interlock.drain._files import files_of
 from interlock.drain._schema import ID_COLUMN
+from interlock.drain._times import count_as_writing
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 _KEY = "interlock"
@@ -190,6 +195,64 @@ def _cut(row_shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 @final
+class _Writes:
+    """Times writes that threads of zarr make, several at once: the seconds in which there is one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._since_s = 0.0
+        self._seconds = 0.0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count the time inside."""
+        with self._lock:
+            if not self._running:
+                self._since_s = time.perf_counter()
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                if not self._running:
+                    self._seconds += time.perf_counter() - self._since_s
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the writes of the block, which waits for them, as writing of the calling thread."""
+        before_s = self._seconds
+        try:
+            yield
+        finally:
+            count_as_writing(self._seconds - before_s)
+
+
+@final
+class _Folder(LocalStore):
+    """A folder whose writes are timed."""
+
+    def __init__(self, root: Path, writes: _Writes, *, read_only: bool = False) -> None:
+        super().__init__(root, read_only=read_only)
+        self._writes = writes
+
+    def with_read_only(self, read_only: bool = False) -> _Folder:  # noqa: FBT001, FBT002 - as in zarr
+        """As in zarr."""
+        return _Folder(self.root, self._writes, read_only=read_only)
+
+    async def set(self, key: str, value: Any) -> None:
+        """As in zarr."""
+        with self._writes.one():
+            await super().set(key, value)
+
+    def set_sync(self, key: str, value: Any) -> None:
+        """As in zarr, which calls it in place of `set` in some versions."""
+        with self._writes.one():
+            super().set_sync(key, value)
+
+
+@final
 class _ZarrShard:
     """A group being written. Its attributes come last: without them it never passes for whole."""
 
@@ -197,7 +260,8 @@ class _ZarrShard:
         path.mkdir()
         self._path = path
         self._run = run
-        self._group: Any = zarr.create_group(str(path), zarr_format=3)
+        self._writes = _Writes()
+        self._group: Any = zarr.create_group(_Folder(path, self._writes), zarr_format=3)
         self._ids: list[npt.NDArray[Any]] = []
         self._columns: dict[str, _Column] = {}
 
@@ -208,11 +272,16 @@ class _ZarrShard:
                 _check_name(name)
                 dtype = column.dtype.newbyteorder("=")
                 self._columns[name] = _Column(self._group, name, dtype, column.shape[1:])
-            self._columns[name].append(column)
+            with self._writes.counted():
+                self._columns[name].append(column)
         self._ids.append(np.array(ids))
 
     def close(self) -> None:
         """As in `ShardWriter`."""
+        with self._writes.counted():
+            self._close()
+
+    def _close(self) -> None:
         for column in self._columns.values():
             column.flush()
         ids = np.concatenate(self._ids)
