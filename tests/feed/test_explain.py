@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock import Feed
+from interlock._core._processors import Turns, processors
 from interlock.feed import FeedStatistics, StageTimes
 from interlock.feed._attribution import Setting, _airport, find
 from interlock.feed._explain import explain
-from interlock.feed._processors import Turns, processors
 
 SETTING = Setting(batch_size=16, depth=2, processors=8)
 

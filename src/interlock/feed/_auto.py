@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from interlock._core._processors import processors
 from interlock.feed._layout import Layout
 from interlock.feed._process_errors import why_unsendable
-from interlock.feed._processors import processors
 from interlock.feed._recipe import Recipe
 from interlock.feed._workers import Workers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from interlock._core._words import capital, counted, duration, megabytes, percent
 from interlock.feed._attribution import Findings, Setting, StageLoad, find
 from interlock.feed._stages import READ
 
@@ -62,7 +63,7 @@ class Explanation:
     def sentences(self) -> tuple[str, ...]:
         """What the text consists of."""
         if self.findings.limit == "unknown":
-            told = [f"{_count(self.batches, 'batch', 'batches')} so far: too few to tell what the consumer waits for."]
+            told = [f"{counted(self.batches, 'batch', 'batches')} so far: too few to tell what the consumer waits for."]
         else:
             told = [self._waiting(), _CHANGES[self.findings.limit](self), self._others(), self._doubt(), self._start()]
         if self.setting.chosen:
@@ -73,7 +74,7 @@ class Explanation:
         found, elapsed = self.findings, duration(self.elapsed_s)
         parts = [(stage.name, stage.share) for stage in found.stages] + list(found.other)
         parts = sorted((one for one in parts if one[1] >= _SHOWN), key=lambda one: -one[1])
-        listed = ", ".join(f"{name} {_percent(share)}" for name, share in parts)
+        listed = ", ".join(f"{name} {percent(share)}" for name, share in parts)
         if found.limit == "none":
             return f"The feed keeps up: in {elapsed} the consumer waited {100 * found.wait:.1f} ms of each 100."
         if found.idle_consumer:
@@ -89,11 +90,11 @@ class Explanation:
         """Return "Decode has 2 workers, busy 98 % of the time"."""
         crew = self._crew()
         names = [stage.name for stage in crew]
-        busy = _percent(min(1.0, sum(stage.busy for stage in crew)))
-        workers = _count(crew[0].workers, "worker", "workers")
+        busy = percent(min(1.0, sum(stage.busy for stage in crew)))
+        workers = counted(crew[0].workers, "worker", "workers")
         if len(names) == 1 or sum(stage.work_s for stage in crew[1:]) < _NAMED * crew[0].work_s:
-            return f"{_capital(names[0])} has {workers}, busy {busy} of the time"
-        return f"{_capital(', '.join(names[:-1]))} and {names[-1]} share {workers}, busy {busy} of the time"
+            return f"{capital(names[0])} has {workers}, busy {busy} of the time"
+        return f"{capital(', '.join(names[:-1]))} and {names[-1]} share {workers}, busy {busy} of the time"
 
     def _keeps_up(self) -> str:
         pace = duration(self.findings.pace_s)
@@ -136,11 +137,11 @@ class Explanation:
         use = f"use workers='processes:{count}'"
         if crew.workers == 1 or crew.computing is None:
             return (
-                f"{_capital(crew.name)} holds the interpreter lock while it computes, so more threads would only wait "
+                f"{capital(crew.name)} holds the interpreter lock while it computes, so more threads would only wait "
                 f"for each other: {use}."
             )
         return (
-            f"The {crew.workers} workers of {crew.name} each compute {_percent(crew.computing)} of the time, and "
+            f"The {crew.workers} workers of {crew.name} each compute {percent(crew.computing)} of the time, and "
             f"wait for each other: the interpreter lock lets one compute at a time. So {use}."
         )
 
@@ -169,7 +170,7 @@ class Explanation:
 
     def _deeper(self) -> str:
         crew = self._crew()
-        busy = _percent(min(1.0, sum(stage.busy for stage in crew)))
+        busy = percent(min(1.0, sum(stage.busy for stage in crew)))
         return (
             f"No stage is busy all the time ({crew[0].name} {busy}): too few batches are on their way, or single "
             f"samples take much longer than others. {self._with_depth('Use')} in place of {self.setting.depth}."
@@ -179,7 +180,7 @@ class Explanation:
         return f"{verb} depth={self.findings.depth}"
 
     def _held(self) -> str:
-        held = _count(self.slots_lent, "batch", "batches") if self.slots_lent else "its batches"
+        held = counted(self.slots_lent, "batch", "batches") if self.slots_lent else "its batches"
         size = f" of {megabytes(self.nbytes / self.batches)}" if self.batches else ""
         return (
             f"The consumer holds {held}{size}, and often no slot is free for the next one: let go of them earlier, "
@@ -261,30 +262,6 @@ def _how(stage: StageLoad, workers: int) -> str:
     if stage.name != READ:
         return f"Stage(..., workers={workers})"
     return f"workers='processes:{workers}'" if stage.kind == "processes" else f"workers={workers}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds with a unit that suits them."""
-    if seconds >= 1:
-        return f"{seconds:,.1f} s"
-    return f"{1000 * seconds:.3g} ms" if seconds >= 0.001 else f"{1e6 * seconds:.0f} µs"  # noqa: PLR2004 - a millisecond
-
-
-def megabytes(count: float) -> str:
-    """Return bytes with a unit that suits them."""
-    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"  # noqa: PLR2004 - a tenth of the next
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.0f} %"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _processors(setting: Setting) -> str:

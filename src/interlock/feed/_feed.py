@@ -6,7 +6,9 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from interlock._core._handover import Placement
+from interlock._core._processors import one_thread_at_a_time, processors
 from interlock._core._protocols import Source, SupportsReadInto
+from interlock._reporting import Report
 from interlock.devices import open_device
 from interlock.errors import UsageError
 from interlock.feed._attribution import Setting
@@ -16,10 +18,9 @@ from interlock.feed._iteration import Passes
 from interlock.feed._order import ChunkShuffle, Indices, chunk_edges, digest_of, parse_shuffle
 from interlock.feed._process_errors import refuse_in_a_starting_worker
 from interlock.feed._processes import Remote
-from interlock.feed._processors import one_thread_at_a_time, processors
 from interlock.feed._ragged import ragged_of
 from interlock.feed._readers import SampleReader
-from interlock.feed._report import Report
+from interlock.feed._report import Meter
 from interlock.feed._samples import FunctionSamples, IteratorSamples, MapSamples, Samples, as_source
 from interlock.feed._stages import chain_of
 from interlock.feed._state import Progress, Shard, Share, Terms
@@ -413,7 +414,9 @@ class Feed:
         )
         return explain(statistics if since is None else statistics.since(since), setting)
 
-    def report(self, to: str | os.PathLike[str] | Callable[[Record], object], every_s: float = 10.0) -> Report[Feed]:
+    def report(
+        self, to: str | os.PathLike[str] | Callable[[Record], object], every_s: float = 10.0
+    ) -> Report[Feed, Record]:
         """Tell what the feed does every so often while a `with` block runs, and once more at its end.
 
         A thread does it, and nothing that goes wrong there ends the block: it is said once in a warning.
@@ -432,16 +435,21 @@ class Feed:
             ...     batches = list(feed)
             6 samples
         """
-        return Report(self, _looked_at, to, every_s)
+        return Report(self, _begin_report, to, every_s, "the feed")
 
     def close(self) -> None:
         """End all iterations. Batches that were handed over stay valid."""
         self._passes.close()
 
 
-def _looked_at(feed: Feed) -> tuple[FeedStatistics, int]:
-    progress = feed._progress  # noqa: SLF001 - a method of the feed, but one that a thread may keep
-    return feed.statistics(), feed.epoch if progress is None else progress.epoch
+def _begin_report(feed: Feed) -> Callable[[Feed, bool], Record]:
+    meter = Meter(feed.statistics())
+
+    def read(feed: Feed, last: bool) -> Record:  # noqa: FBT001 - as reports call it
+        progress = feed._progress  # noqa: SLF001 - a method of the feed, but one that a thread may keep
+        return meter.read(feed.statistics(), feed.epoch if progress is None else progress.epoch, last=last)
+
+    return read
 
 
 def open_target(device: str | Device, framework: Framework, sharding: Any = None) -> Device:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from interlock._core._fence import Fence
 from interlock._core._lease import LeaseState
+from interlock._core._processors import Turns
 from interlock._core._spans import Level, Span, about, host_track, report, traced
 from interlock.errors import SampleError
 from interlock.feed._crew import Crew, make
-from interlock.feed._processors import Turns
 from interlock.feed._statistics import FeedStatistics
 from interlock.feed._times import Times
 from interlock.feed._work import StagedReader, Work

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import threading
 import time
-import warnings
-import weakref
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, final
-
-from interlock.errors import UsageError
+from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
-    from typing import Self
 
     from interlock.feed._statistics import FeedStatistics
-
-    Seen: TypeAlias = tuple[FeedStatistics, int]
-    To: TypeAlias = str | os.PathLike[str] | Callable[["Record"], object]
-
-W = TypeVar("W")
-
-_JOIN_S = 5.0
-"""How long the end of a report waits for a record that is being written."""
 
 
 @final
@@ -128,97 +109,3 @@ class Meter:
 def _within(part: float) -> float:
     """A batch that was made in the time before may be counted in this one."""
     return min(1.0, max(0.0, part))
-
-
-@final
-class Report(Generic[W]):
-    """Tells what a feed does while a block runs, on a thread of its own that never keeps the feed alive.
-
-    Args:
-        feed: What to tell about.
-        look: Returns its statistics and the number of the epoch that it is in. Called on the report's thread.
-        to: A file that gets a JSON object per line, or what is called with each `Record`.
-        every_s: How often.
-
-    Raises:
-        UsageError: `to` is neither, or in no folder; `every_s` is not positive.
-    """
-
-    def __init__(self, feed: W, look: Callable[[W], Seen], to: To, every_s: float) -> None:
-        if not every_s > 0:
-            raise UsageError(f"every_s is {every_s}", hint="give a positive number of seconds")
-        self._look = look
-        self._tell = _teller(to)
-        self._every_s = every_s
-        self._stop = threading.Event()
-        self._feed = weakref.ref(feed, lambda _: self._stop.set())
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        feed = self._feed()
-        if feed is not None:
-            meter = Meter(self._look(feed)[0])
-            arguments = (self._feed, self._look, self._tell, meter, self._stop, self._every_s)
-            self._thread = threading.Thread(target=_run, args=arguments, name="interlock-report", daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_S)
-
-
-def _run(
-    feed_of: weakref.ref[W],
-    look: Callable[[W], Seen],
-    tell: Callable[[Record], object],
-    meter: Meter,
-    stop: threading.Event,
-    every_s: float,
-) -> None:
-    warned = False
-    last = False
-    while not last:
-        last = stop.wait(every_s)
-        seen = _seen(feed_of, look)
-        if seen is None:
-            return
-        try:
-            tell(meter.read(*seen, last=last))
-        except Exception as error:  # noqa: BLE001 - a report that fails is no reason to end what it tells about
-            if not warned:
-                _warn(error)
-            warned = True
-
-
-def _seen(feed_of: weakref.ref[W], look: Callable[[W], Seen]) -> Seen | None:
-    """Look at the feed, None if it is gone. Holds it for no longer than that."""
-    feed = feed_of()
-    return None if feed is None else look(feed)
-
-
-def _warn(error: Exception) -> None:
-    message = f"a record of the feed could not be told: {type(error).__name__}: {error}; not said again"
-    with contextlib.suppress(RuntimeWarning):  # where warnings are errors, nobody could catch it on this thread
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-
-def _teller(to: To) -> Callable[[Record], object]:
-    if callable(to):
-        return to
-    if not isinstance(to, (str, os.PathLike)):
-        raise UsageError(
-            f"to is of type {type(to).__name__}", hint="give the path of a file, or a function of a Record"
-        )
-    path = Path(to)
-    if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"a report cannot go to {path}", why="it is a folder, or in none", hint="give a file")
-
-    def append(record: Record) -> None:
-        with path.open("a", encoding="utf-8") as file:  # each time: it may be moved away in between
-            file.write(json.dumps(record.as_dict()) + "\n")
-
-    return append
