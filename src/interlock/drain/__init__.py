@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from interlock.drain._drain import Drain
+from interlock.drain._explain import Explanation
 from interlock.drain._idcodes import decode_ids
 from interlock.drain._inspect import RankStatus, SinkStatus, VerifyReport, read_committed, read_status, verify_sink
 from interlock.drain._maintain import (
@@ -15,6 +16,7 @@ from interlock.drain._maintain import (
     settle_sink,
 )
 from interlock.drain._reductions import Argmax, Cast, TopK
+from interlock.drain._report import Record
 from interlock.drain._sinks import open_sink
 from interlock.drain._statistics import DrainStatistics
 from interlock.drain._tickets import Ticket
@@ -25,9 +27,11 @@ __all__ = [
     "Cast",
     "Drain",
     "DrainStatistics",
+    "Explanation",
     "MergeReport",
     "RankPlan",
     "RankStatus",
+    "Record",
     "SinkStatus",
     "Ticket",
     "Todo",

@@ -12,20 +12,25 @@ from typing import TYPE_CHECKING, Any, Literal, Self, final, overload
 import numpy as np
 
 from interlock._core._fence import Fence
+from interlock._reporting import Report
 from interlock._waiting import wait
 from interlock.drain._call import name_of, without_folder
 from interlock.drain._duplicates import StoredRows, fetch
+from interlock.drain._explain import explain, setting_of
 from interlock.drain._ids import as_ids, first_of_each, kind_of
 from interlock.drain._idsets import IdSet, IdView
 from interlock.drain._intake import Intake
 from interlock.drain._jobs import FailJob, FlushJob, Link
 from interlock.drain._leaves import Leaf, leaves_of
 from interlock.drain._maintain import settle_sink
+from interlock.drain._metrics import prometheus_text
+from interlock.drain._options import check_choice, check_positive, check_restart, check_total
 from interlock.drain._reductions import check_reductions, reduced
+from interlock.drain._report import begin_report
 from interlock.drain._resume import pending_source
 from interlock.drain._run import plain_fingerprint
 from interlock.drain._schema import Limits
-from interlock.drain._statistics import DrainStatistics
+from interlock.drain._statistics import gather
 from interlock.drain._store import Store
 from interlock.drain._tickets import Ticket
 from interlock.drain._times import Stopwatch
@@ -39,11 +44,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from interlock._core._protocols import Source
+    from interlock._reporting import To
     from interlock.drain._call import SinkFunction
+    from interlock.drain._explain import Explanation
     from interlock.drain._ids import IdArray
     from interlock.drain._jobs import Landing
     from interlock.drain._reductions import Reduction
+    from interlock.drain._report import Record
     from interlock.drain._resume import PendingSource
+    from interlock.drain._statistics import DrainStatistics
     from interlock.drain._todo import Todo
 
 _STOP_BOUND_S = 10.0
@@ -126,14 +135,14 @@ class Drain:
         fsync: Literal["commit", "never"] = "commit",
         verify: bool = False,
     ) -> None:
-        _check_positive(budget_bytes=budget_bytes, shard_bytes=shard_bytes, timeout_s=timeout_s)
-        _check_choice("nan", nan, "keep", "fail")
-        _check_choice("repeats", repeats, "same", "first")
-        _check_choice("fsync", fsync, "commit", "never")
-        _check_total(total)
+        check_positive(budget_bytes=budget_bytes, shard_bytes=shard_bytes, timeout_s=timeout_s)
+        check_choice("nan", nan, "keep", "fail")
+        check_choice("repeats", repeats, "same", "first")
+        check_choice("fsync", fsync, "commit", "never")
+        check_total(total)
         self.rank, self.world = process_rank() if rank == "auto" else rank
         check_rank(self.rank, self.world)
-        _check_restart(self.rank, self.world, restart=restart)
+        check_restart(self.rank, self.world, restart=restart)
         self.sink = sink if isinstance(sink, str) else name_of(sink)
         conditions = plain_fingerprint(fingerprint)
         self._reductions = check_reductions(outputs)
@@ -154,6 +163,7 @@ class Drain:
         self._repeats = repeats
         self._pid = os.getpid()
         self._closed = False
+        self._puts = self._flushes = 0
         self._rows_put = 0
         self._rows_duplicate = 0
         self._duplicate_syncs = 0
@@ -173,6 +183,7 @@ class Drain:
         )
         self._times = self._intake.times
         self._times.begin("start")
+        self._setting = setting_of(self._store, shard_bytes)
         self._processors = Stopwatch(("used",), time.process_time)
         self._writer.start()
         self._forgotten = weakref.finalize(self, _forget, self._writer)
@@ -243,6 +254,7 @@ class Drain:
                 self._limits.check(row_ids, [leaf.name for leaf in leaves])
             self._intake.collect()
             landings = self._put_rows(row_ids, np.arange(len(row_ids)), leaves)
+            self._puts += 1
             self._rows_put += len(row_ids)
             self._ids_kind = kind_of(row_ids)
             return Ticket(self._link, tuple(landings), self._intake.last_tick)
@@ -365,8 +377,11 @@ class Drain:
     def statistics(self) -> DrainStatistics:
         """Return counts and times up to now. Never blocks."""
         done, intake = self._writer.done, self._intake
-        loop, writers = self._times.seconds(), self._writer.times.seconds()
-        return DrainStatistics(
+        return gather(
+            self._times,
+            [self._writer.times],
+            puts=self._puts,
+            flushes=self._flushes,
             rows_put=self._rows_put,
             rows_written=self._link.written_rows,
             rows_committed=done.rows,
@@ -376,26 +391,41 @@ class Drain:
             bytes_put=intake.size_bytes,
             bytes_written=done.size_bytes,
             shards=done.shards,
-            start_s=loop.pop("start"),
-            elapsed_s=sum(loop.values()),
-            loop_s=loop["loop"],
-            put_s=loop["put"],
-            wait_slot_s=loop["slot"],
-            copy_s=loop["copy"],
-            flush_s=loop["flush"],
-            idle_s=writers["idle"],
-            land_s=writers["land"],
-            check_s=writers["check"],
-            encode_s=writers["encode"],
-            write_s=writers["write"],
-            hash_s=writers["hash"],
-            fsync_s=writers["fsync"],
-            commit_s=writers["commit"],
             process_s=self._processors.seconds()["used"],
             held_bytes=intake.held_bytes,
             budget_bytes=intake.budget_bytes,
             host_syncs=intake.host_syncs + self._duplicate_syncs,
         )
+
+    def explain(self, since: DrainStatistics | None = None) -> Explanation:
+        """Return what limits the drain, and what would change that; `str` of it is a few sentences. Never blocks.
+
+        Args:
+            since: Statistics from before; then what was done until then does not count. Default: all that was done.
+
+        Example:
+            >>> with Drain("null:") as drain:
+            ...     print(drain.explain())
+            0 rows were put so far: too few to tell what limits the drain.
+        """
+        statistics = self.statistics()
+        return explain(statistics if since is None else statistics.since(since), self._setting)
+
+    def report(self, to: To[Record], every_s: float = 10.0) -> Report[Drain, Record]:
+        """Tell what the drain does while a `with` block runs, every so often and at its end, as `Feed.report` does.
+
+        Args:
+            to: A file that gets an object of JSON per line, appended; or a function that is called with each `Record`.
+            every_s: Seconds between records.
+
+        Raises:
+            UsageError: `to` is neither, or a file in no folder; `every_s` is not positive.
+        """
+        return Report(self, begin_report, to, every_s, "the drain")
+
+    def metrics(self) -> str:
+        """Return the statistics in the text format of Prometheus. Nothing of the data is in it, and no path."""
+        return prometheus_text(self.statistics(), self._setting.scheme, self.rank)
 
     @contextmanager
     def _owned(self) -> Iterator[None]:
@@ -463,6 +493,7 @@ class Drain:
         return Leaf(leaf.name, fetch(leaf, self._timeout_s), framework_named("numpy"), leaf.rows, leaf.row_bytes)
 
     def _flush(self) -> None:
+        self._flushes += 1
         tick = self._link.next_tick()
         self._link.jobs.post(FlushJob(tick))
         try:
@@ -478,31 +509,6 @@ class Drain:
                 hint="raise timeout_s, or look at the storage",
             ) from error
         self._intake.collect()
-
-
-def _check_positive(**options: float) -> None:
-    for name, value in options.items():
-        if value <= 0:
-            raise UsageError(f"{name} is {value}", why="it must be positive")
-
-
-def _check_restart(rank: int, world: int, *, restart: bool) -> None:
-    if restart and world > 1:
-        raise UsageError(
-            f"restart=True on rank {rank} of {world}",
-            why="a rank that opens late would discard what others wrote",
-            hint="discard it before the ranks start, as with interlock.drain.discard_sink(sink)",
-        )
-
-
-def _check_total(total: int | None) -> None:
-    if total is not None and total < 0:
-        raise UsageError(f"total is {total}", why="it is a number of rows")
-
-
-def _check_choice(name: str, value: str, *choices: str) -> None:
-    if value not in choices:
-        raise UsageError(f"{name} is {value!r}", hint=f"use {' or '.join(choices)}")
 
 
 def _select(leaves: list[Leaf], mask: Any) -> list[Leaf]:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from interlock.drain._times import WRITER_PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from interlock.drain._times import LoopPhase, Stopwatch, WriterPhase
 
 _OF_NOW = frozenset({"rows_resumed", "held_bytes", "budget_bytes", "writers"})
 """Not counts of what was done so far."""
@@ -22,6 +27,9 @@ class DrainStatistics:
     `commit_s`, which are summed over these threads: so together they are `writers` times as long as the drain is open.
 
     Attributes:
+        puts: Calls of `put` that gave rows.
+        flushes: How often everything that was put was committed on demand: calls of `flush` and `close`, and puts of
+            rows that came before and are not committed yet.
         rows_put: Rows given to `put`.
         rows_written: Rows that are with the sink.
         rows_committed: Rows that this run committed.
@@ -54,6 +62,8 @@ class DrainStatistics:
         host_syncs: How often a put made the host wait for a device.
     """
 
+    puts: int = 0
+    flushes: int = 0
     rows_put: int = 0
     rows_written: int = 0
     rows_committed: int = 0
@@ -94,6 +104,17 @@ class DrainStatistics:
         """Seconds of the threads that write, by what they did: `idle`, `land` and so on."""
         return {phase: getattr(self, f"{phase}_s") for phase in WRITER_PHASES}
 
+    @property
+    def of_producer(self) -> dict[str, float]:
+        """Seconds since the first put, by what the producer did: `loop` is its own, the rest was spent in the drain."""
+        return {
+            "loop": self.loop_s,
+            "put": self.put_s,
+            "slot": self.wait_slot_s,
+            "copy": self.copy_s,
+            "flush": self.flush_s,
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, for JSON."""
         return asdict(self)
@@ -106,3 +127,27 @@ class DrainStatistics:
             if name not in _OF_NOW
         }
         return replace(self, **done)
+
+
+def gather(loop: Stopwatch[LoopPhase], writers: Iterable[Stopwatch[WriterPhase]], **counts: Any) -> DrainStatistics:
+    """Return counts together with what stopwatches say.
+
+    Args:
+        loop: Of the producer.
+        writers: Of the threads that write.
+        counts: The other fields.
+    """
+    of_loop = loop.seconds()
+    of_writers = [writer.seconds() for writer in writers]
+    times: dict[str, Any] = {f"{phase}_s": sum(one[phase] for one in of_writers) for phase in WRITER_PHASES}
+    return DrainStatistics(
+        **counts,
+        **times,
+        start_s=of_loop.pop("start"),
+        elapsed_s=sum(of_loop.values()),
+        loop_s=of_loop["loop"],
+        put_s=of_loop["put"],
+        wait_slot_s=of_loop["slot"],
+        copy_s=of_loop["copy"],
+        flush_s=of_loop["flush"],
+    )

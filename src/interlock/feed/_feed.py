@@ -15,6 +15,7 @@ from interlock.feed._attribution import Setting
 from interlock.feed._auto import decide
 from interlock.feed._explain import explain
 from interlock.feed._iteration import Passes
+from interlock.feed._metrics import prometheus_text
 from interlock.feed._order import ChunkShuffle, Indices, chunk_edges, digest_of, parse_shuffle
 from interlock.feed._process_errors import refuse_in_a_starting_worker
 from interlock.feed._processes import Remote
@@ -436,6 +437,10 @@ class Feed:
             6 samples
         """
         return Report(self, _begin_report, to, every_s, "the feed")
+
+    def metrics(self) -> str:
+        """Return the statistics in the text format of Prometheus. Nothing of the data is in it."""
+        return prometheus_text(self.statistics())
 
     def close(self) -> None:
         """End all iterations. Batches that were handed over stay valid."""

@@ -41,6 +41,7 @@ class WebDatasetSink:
 
     scheme = "webdataset"
     suffix = ".tar"
+    in_python = True  # one thread at a time can make members
     dtypes: frozenset[str] = frozenset()
 
     def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:

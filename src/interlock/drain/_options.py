@@ -1,0 +1,34 @@
+"""Whether the options of a drain are what they should be."""
+
+from __future__ import annotations
+
+from interlock.errors import UsageError
+
+
+def check_positive(**options: float) -> None:
+    """Refuse numbers that are not positive."""
+    for name, value in options.items():
+        if value <= 0:
+            raise UsageError(f"{name} is {value}", why="it must be positive")
+
+
+def check_choice(name: str, value: str, *choices: str) -> None:
+    """Refuse a word that is none of the choices."""
+    if value not in choices:
+        raise UsageError(f"{name} is {value!r}", hint=f"use {' or '.join(choices)}")
+
+
+def check_total(total: int | None) -> None:
+    """Refuse a total that is no number of rows."""
+    if total is not None and total < 0:
+        raise UsageError(f"total is {total}", why="it is a number of rows")
+
+
+def check_restart(rank: int, world: int, *, restart: bool) -> None:
+    """Refuse to begin anew as one of several."""
+    if restart and world > 1:
+        raise UsageError(
+            f"restart=True on rank {rank} of {world}",
+            why="a rank that opens late would discard what others wrote",
+            hint="discard it before the ranks start, as with interlock.drain.discard_sink(sink)",
+        )
