@@ -34,7 +34,7 @@ Limit: TypeAlias = Literal[
 
 _SHORTEST_S = 0.005
 """Nothing can be said about less."""
-_UNNOTICED = 0.05
+UNNOTICED = 0.05
 """A producer that waits for less than that part of the time is kept up with: there is little to gain."""
 _IDLE = 0.2
 """Writers that have nothing to do for that part of the time are not what limits a drain, if it is a steady one."""
@@ -144,19 +144,22 @@ def _shares(seconds: dict[str, float]) -> tuple[tuple[str, float], ...]:
 
 
 def _limit(found: Findings, statistics: DrainStatistics, setting: Setting) -> Limit:
-    if found.wait < _UNNOTICED:
+    if found.wait < UNNOTICED:
         return "producer"
     own_s, others_s = statistics.put_s + statistics.copy_s, statistics.wait_slot_s + statistics.flush_s
     if own_s > others_s:
         return "copy" if statistics.copy_s >= statistics.put_s else "put"
-    if others_s < _UNNOTICED * statistics.elapsed_s:
-        return "producer"
-    if found.busy("idle") >= _IDLE:
-        if statistics.wait_slot_s >= statistics.flush_s:
-            return "budget"
-        if statistics.flushes >= _OFTEN:
-            return "flush"
-    return _limit_of_writers(found, statistics, setting)
+    limit = _limit_of_pauses(statistics) if found.busy("idle") >= _IDLE else None
+    return limit or _limit_of_writers(found, statistics, setting)
+
+
+def _limit_of_pauses(statistics: DrainStatistics) -> Limit | None:
+    """Return why both producer and writers wait; None if that is only the end of a run."""
+    if statistics.wait_slot_s >= statistics.flush_s:
+        return "budget"
+    if statistics.flushes >= _OFTEN:
+        return "flush"
+    return "producer" if statistics.flush_s < statistics.loop_s else None
 
 
 def _limit_of_writers(found: Findings, statistics: DrainStatistics, setting: Setting) -> Limit:
@@ -189,15 +192,14 @@ def _with_change(found: Findings, statistics: DrainStatistics, setting: Setting)
     """Add how many writers would do: so many that they are a bit faster than the producer, and than the storage."""
     if found.limit not in {"encoder", "hash", "check"} or not setting.several:
         return found
+    most = min(_MOST_TIMES * statistics.writers, math.floor(setting.processors))
+    if most <= statistics.writers or found.processors_busy >= _FULL * setting.processors:
+        return replace(found, limit="processors")
     work_s = sum(seconds for name, seconds in statistics.of_writers.items() if name not in {"idle", "land"})
     producer_s = statistics.loop_s + statistics.put_s + statistics.copy_s
-    storage_s = statistics.write_s + statistics.fsync_s
-    machine_s = statistics.process_s / setting.processors
-    target_s = max(producer_s, storage_s, machine_s)
-    most = min(_MOST_TIMES * statistics.writers, math.floor(setting.processors))
-    enough = math.ceil(round(work_s / (_SPARE * target_s), 6)) if target_s > 0 else most
+    target_s = max(producer_s, statistics.write_s + statistics.fsync_s, statistics.process_s / setting.processors)
+    enough = math.ceil(round(work_s / (_SPARE * target_s), 6)) if target_s > 0 else most + 1
     wanted = min(enough, most)
-    if wanted > statistics.writers:
-        return replace(found, wanted=wanted, keeps_up=wanted == enough and target_s == producer_s)
-    full = found.processors_busy >= _FULL * setting.processors or most <= statistics.writers
-    return replace(found, limit="processors") if full else found
+    if wanted <= statistics.writers:
+        return found
+    return replace(found, wanted=wanted, keeps_up=wanted == enough and target_s == producer_s)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from interlock._core._processors import one_thread_at_a_time, processors
 from interlock._core._words import capital, counted, duration, megabytes, percent
-from interlock.drain._attribution import Findings, Setting, find
+from interlock.drain._attribution import UNNOTICED, Findings, Setting, find
 from interlock.drain._call import CallStore
 from interlock.drain._null import NullStore
 
@@ -65,7 +65,7 @@ class Explanation:
 
     def _waiting(self) -> str:
         found, elapsed = self.findings, duration(self.elapsed_s)
-        if found.limit == "producer":
+        if found.wait < UNNOTICED:
             waited = f"{100 * found.wait:.1f} ms of each 100"
             return f"The drain keeps up: in {elapsed} it kept the {self.setting.producer} for {waited}."
         waited = f"{100 * found.wait:.0f} ms of each 100"

@@ -11,7 +11,7 @@ from interlock.drain._attribution import Findings, find
 from interlock.drain._explain import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from interlock.drain._attribution import Limit, Setting
     from interlock.drain._drain import Drain
@@ -88,7 +88,7 @@ class Record:
         return ", ".join(one for one in parts if one)
 
 
-def limited(limit: Limit, writer: dict[str, float], writers: int) -> str:
+def limited(limit: Limit, writer: Mapping[Any, float], writers: int) -> str:
     """Return what limits a drain in some words: `encoder 71 %, 2 writers`.
 
     Args:
