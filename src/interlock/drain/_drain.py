@@ -35,7 +35,7 @@ from interlock.drain._store import Store
 from interlock.drain._tickets import Ticket
 from interlock.drain._times import Stopwatch
 from interlock.drain._todo import check_rank, todo
-from interlock.drain._writer import Writer, WriterSettings, abandon
+from interlock.drain._writer import Writer, WriterSettings, forget
 from interlock.errors import BoundError, DeviceError, InterlockError, LeaseError, UsageError
 from interlock.frameworks import framework_named, process_rank
 
@@ -186,7 +186,7 @@ class Drain:
         self._setting = setting_of(self._store, shard_bytes)
         self._processors = Stopwatch(("used",), time.process_time)
         self._writer.start()
-        self._forgotten = weakref.finalize(self, _forget, self._writer)
+        self._forgotten = weakref.finalize(self, forget, self._writer)
         self._forgotten.atexit = False  # the hook of the writers does that, and waits for them
 
     def __repr__(self) -> str:
@@ -514,9 +514,3 @@ class Drain:
 def _select(leaves: list[Leaf], mask: Any) -> list[Leaf]:
     count = int(mask.sum())
     return [Leaf(leaf.name, leaf.value[mask], leaf.framework, count, leaf.row_bytes) for leaf in leaves]
-
-
-def _forget(writer: Writer) -> None:
-    """End the writer of a drain that was dropped without being closed."""
-    if writer.pid == os.getpid():
-        abandon(writer, 0.0)

@@ -312,3 +312,9 @@ def abandon(writer: Writer, timeout_s: float) -> None:
         ResourceWarning,
         stacklevel=2,
     )
+
+
+def forget(writer: Writer) -> None:
+    """End the writer of a drain that was dropped without being closed."""
+    if writer.pid == os.getpid():
+        abandon(writer, 0.0)
