@@ -190,6 +190,14 @@ def test_ids_from_everywhere_are_in_bitmaps_while_those_take_little():
     assert len(far._pages) == 0  # 8,000 pages of 8 KiB are much, for 87,382 ids
 
 
+def test_a_page_that_is_missing_in_between_is_not_taken_for_its_neighbour():
+    ids = IdSet()
+    for page in (0, 2):
+        ids.add_many((page << 16) + np.arange(2_000))
+    assert ids.contains_many(np.array([5, 65_536 + 5])).tolist() == [True, False]
+    assert ids.add_many(np.array([5, 65_536 + 5])) == 1
+
+
 def test_a_set_of_few_pages_keeps_them_in_their_order():
     ids = IdSet()
     for page in (5, 3, 4, 0, 1, 2, 7, 6):
