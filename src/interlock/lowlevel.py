@@ -53,6 +53,7 @@ from interlock._core._protocols import (
 )
 from interlock._core._queue import Operation, OperationQueue
 from interlock._core._ring import Ring, RingStatistics
+from interlock._core._rows import RaggedRows
 from interlock._core._sites import here
 from interlock._core._spans import Span
 from interlock._core._tree import Structure, flatten
@@ -92,6 +93,7 @@ __all__ = [
     "Piece",
     "Pieces",
     "Placement",
+    "RaggedRows",
     "Receiver",
     "Record",
     "Region",

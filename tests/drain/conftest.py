@@ -25,8 +25,29 @@ from interlock.feed.sources import WebDatasetSource
 def read_npy(folder: Path) -> dict[str, np.ndarray]:
     """Read every visible shard of an `npy:` folder with nothing but NumPy."""
     shards = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith("_")]
-    names = sorted({file.stem for shard in shards for file in shard.glob("*.npy")})
-    return {name: np.concatenate([np.load(shard / f"{name}.npy") for shard in shards]) for name in names}
+    return _joined([_listed({file.stem: np.load(file) for file in shard.glob("*.npy")}) for shard in shards])
+
+
+def lists(rows: Any) -> np.ndarray:
+    """Return arrays of any lengths as an array of them."""
+    found = np.empty(len(rows), object)
+    for at, row in enumerate(rows):
+        found[at] = np.asarray(row)
+    return found
+
+
+def _listed(shard: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return columns in which what has offsets is an array of arrays."""
+    for name in [name.removesuffix(".offsets") for name in shard if name.endswith(".offsets")]:
+        values, ends = shard.pop(f"{name}.values"), shard.pop(f"{name}.offsets")
+        assert (ends[0], ends[-1], len(ends)) == (0, len(values), len(shard["id"]) + 1)
+        shard[name] = lists([values[start:stop] for start, stop in itertools.pairwise(ends.tolist())])
+    return shard
+
+
+def _column(column: pa.ChunkedArray) -> np.ndarray:
+    is_ragged = pa.types.is_list(column.type)
+    return lists(column.to_pylist()) if is_ragged else np.array(column.to_pylist())
 
 
 def read_parquet(folder: Path) -> dict[str, np.ndarray]:
@@ -39,7 +60,7 @@ def read_parquet(folder: Path) -> dict[str, np.ndarray]:
         by_duckdb = connection.execute("select id from read_parquet(?)", [f"{folder}/*.parquet"]).fetchall()
     assert sorted(one for (one,) in by_duckdb) == sorted(ids)
     assert sorted(pd.read_parquet(folder)["id"].tolist()) == sorted(ids)
-    return {name: np.array(table[name].to_pylist()) for name in table.column_names}
+    return {name: _column(table[name]) for name in table.column_names}
 
 
 def read_arrow(folder: Path) -> dict[str, np.ndarray]:
@@ -50,7 +71,7 @@ def read_arrow(folder: Path) -> dict[str, np.ndarray]:
     table = pa.concat_tables([feather.read_table(shard) for shard in shards])
     by_pandas = [one for shard in shards for one in pd.read_feather(shard)["id"].tolist()]
     assert table["id"].to_pylist() == by_pandas
-    return {name: np.array(table[name].to_pylist()) for name in table.column_names}
+    return {name: _column(table[name]) for name in table.column_names}
 
 
 def read_safetensors(folder: Path) -> dict[str, np.ndarray]:
@@ -60,7 +81,7 @@ def read_safetensors(folder: Path) -> dict[str, np.ndarray]:
         if "id.offsets" in shard:
             data, ends = shard["id"].tobytes(), shard.pop("id.offsets").tolist()
             shard["id"] = np.array([data[start:stop].decode() for start, stop in itertools.pairwise(ends)])
-    return _joined(shards)
+    return _joined(list(map(_listed, shards)))
 
 
 def read_zarr(folder: Path) -> dict[str, np.ndarray]:
@@ -72,9 +93,9 @@ def read_zarr(folder: Path) -> dict[str, np.ndarray]:
         with xr.open_zarr(path, consolidated=False) as dataset:
             assert dataset.indexes["id"].tolist() == shard["id"].tolist()
             for name in dataset.data_vars:
-                assert dataset[name].dims[0] == "id"
+                assert dataset[name].dims[0] == "id" or str(name).endswith((".values", ".offsets"))
                 np.testing.assert_array_equal(dataset[name].values, shard[str(name)])
-        shards.append(shard)
+        shards.append(_listed(shard))
     return _joined(shards)
 
 
@@ -89,13 +110,22 @@ def read_webdataset(folder: Path) -> dict[str, np.ndarray]:
             with tarfile.open(path) as tar:
                 samples = [{tar.getnames()[0].partition(".")[2]: sample} for sample in samples]
         is_int = all(key.removeprefix("-").isdigit() for key in keys)
-        columns = {name.removesuffix(".npy"): np.stack([one[name] for one in samples]) for name in samples[0]}
+        columns = {name.removesuffix(".npy"): _stacked([one[name] for one in samples]) for name in samples[0]}
         shards.append({"id": np.array([int(key) for key in keys] if is_int else keys), **columns})
     return _joined(shards)
 
 
+def _stacked(rows: list[np.ndarray]) -> np.ndarray:
+    return np.stack(rows) if len({row.shape for row in rows}) == 1 else lists(rows)
+
+
 def _joined(shards: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]} if shards else {}
+    return {name: _concatenated([shard[name] for shard in shards]) for name in shards[0]} if shards else {}
+
+
+def _concatenated(columns: list[np.ndarray]) -> np.ndarray:
+    is_ragged = any(column.dtype == object for column in columns)
+    return np.concatenate([lists(column) if is_ragged else column for column in columns])
 
 
 READERS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from interlock.drain import Drain, read_status, verify_sink
+from interlock.drain import Drain, Ragged, read_status, verify_sink
 from interlock.drain._publish import STEPS
 
 ROWS = 40
@@ -19,7 +19,7 @@ LATER_TOO = {"rename", "sync-folder", "record", "end", "torn"}
 """Steps that are also hit in the third shard, where committed ones lie beside it."""
 
 LARGE = 64 << 20
-SMALL = 130
+SMALL = 190
 """Each put fills a shard and begins the next, which is written while the one before is synced."""
 
 SCENARIOS = [
@@ -34,7 +34,7 @@ SCENARIOS = [
 CHILDREN = r"""
 import json, os, signal, sys
 import numpy as np
-from interlock.drain import Drain, _folder, _publish, open_sink
+from interlock.drain import Drain, Ragged, _folder, _publish, open_sink
 
 sink, folder, scenarios = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 open_sink(f"{sink}:nowhere")  # so that its package is imported once
@@ -61,7 +61,8 @@ def child(path, step, occurrence, shard_bytes):
     with open(f"{path}.committed", "w") as told:
         for start in range(0, 40, 5):
             ids = np.arange(start, start + 5)
-            drain.put(ids, {"output": ids * 1.5, "vector": np.repeat(ids[:, None], 3, 1)})
+            tokens = Ragged([np.full(one % 4, one) for one in ids])
+            drain.put(ids, {"output": ids * 1.5, "vector": np.repeat(ids[:, None], 3, 1), "tokens": tokens})
             if start % 10 == 5:
                 drain.flush()
                 told.write(" ".join(map(str, range(start + 5))) + "\n")
@@ -106,11 +107,14 @@ def test_a_run_killed_at_a_step_is_finished_by_the_next(killed, at, rows, column
         assert len(left) == ROWS - len(before)
         for start in range(0, len(left), 7):
             ids = np.array([left.id_of(k) for k in range(start, min(start + 7, len(left)))])
-            drain.put(ids, {"output": ids * 1.5, "vector": np.repeat(ids[:, None], 3, 1)})
+            tokens = Ragged([np.full(one % 4, one) for one in ids])
+            drain.put(ids, {"output": ids * 1.5, "vector": np.repeat(ids[:, None], 3, 1), "tokens": tokens})
 
     assert rows(sink) == {one: 1.5 * one for one in range(ROWS)}
     everything = columns(sink)
     assert (everything["vector"] == everything["id"][:, None]).all()
+    for one, tokens in zip(everything["id"].tolist(), everything["tokens"], strict=True):
+        assert np.asarray(tokens).tolist() == [one] * (one % 4)
     report = verify_sink(sink)
     assert report.ok, report
     assert report.missing == 0

@@ -113,7 +113,7 @@ def test_a_row_larger_than_budget_and_shard_and_chunk_comes_through(every_sink):
     assert len(shards_of(every_sink)) == 2
     # Lists of Python numbers would take long: the sink reads the rows back here.
     sink, _ = open_sink(every_sink)
-    stored = [sink.read_rows(shard, [0])["output"] for shard in shards_of(every_sink)]
+    stored = [np.asarray(sink.read_rows(shard, [0])["output"]) for shard in shards_of(every_sink)]
     np.testing.assert_array_equal(np.concatenate(stored), large)
 
 

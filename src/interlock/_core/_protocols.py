@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from interlock._core._events import Region
     from interlock._core._fence import Fence, Timeline
+    from interlock._core._rows import Rows
 
 
 class Memory(Protocol):
@@ -284,15 +285,39 @@ class SupportsDeviceArrays(Protocol):
         ...
 
 
+class SupportsJoin(Protocol):
+    """A framework that joins arrays of any length without compiling for each. Asked by attribute."""
+
+    def join(self, arrays: Sequence[Any]) -> Any:
+        """Return arrays of this framework one behind the other, in memory of their own, where they lie.
+
+        Ordering: as any operation of the program at this point.
+        """
+        ...
+
+
+class SupportsJagged(Protocol):
+    """A framework that has arrays whose rows differ in length. Asked by attribute."""
+
+    def jagged(self, value: Any) -> tuple[Any, Any] | None:
+        """Return the values of all rows and their offsets, if `value` is such an array; else None.
+
+        Raises:
+            UsageError: It is one that cannot be drained.
+        """
+        ...
+
+
 class ShardWriter(Protocol):
     """One shard being written, under a temporary name."""
 
-    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, Rows]) -> None:
         """Append rows. The arrays may be reused once this returns.
 
         Args:
             ids: int64 or Unicode, shape (rows,).
-            columns: Output name to array of shape (rows, ...); the same names, dtypes and row shapes in every call.
+            columns: Output name to array of shape (rows, ...), or to `RaggedRows` if the sink says that it holds them;
+                the same names, kinds, dtypes and row shapes in every call.
 
         Raises:
             OSError: The storage refused.
@@ -348,7 +373,7 @@ class Sink(Protocol):
         """
         ...
 
-    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
+    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, Rows]:
         """Read the rows at `positions`, in that order, as they were given to `ShardWriter.write`."""
         ...
 
@@ -359,6 +384,11 @@ class SupportsLimits(Protocol):
     @property
     def dtypes(self) -> frozenset[str]:
         """Names of element types besides bool, integers and float16 to float64."""
+        ...
+
+    @property
+    def ragged(self) -> bool:
+        """Whether it writes and returns `RaggedRows`. Where a sink does not say, it does not."""
         ...
 
     def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:

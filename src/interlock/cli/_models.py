@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 
 from interlock.cli._exits import one_line
+from interlock.drain import Ragged, RaggedRows
+from interlock.drain._outputs import with_ragged
 from interlock.errors import ModelError, UsageError
 from interlock.feed.sources import load_object
 from interlock.lowlevel import flatten, framework_named, framework_of, framework_running
@@ -65,7 +67,7 @@ class Model:
 
     def _check(self, outputs: Any, rows: int) -> None:
         try:
-            leaves, structure = flatten(outputs)
+            leaves, structure = flatten(with_ragged(outputs))
             names = structure.names()
         except UsageError as error:
             raise ModelError(
@@ -74,6 +76,8 @@ class Model:
         if not leaves:
             raise ModelError(f"{self.text} returned nothing", hint="return an array, or a dict or tuple of arrays")
         for name, leaf in zip(names, leaves, strict=True):
+            if isinstance(leaf, (Ragged, RaggedRows)):
+                continue  # the drain knows what is wrong with it
             what = f"output {name!r}" if name else "its output"
             shape = getattr(leaf, "shape", None)
             if framework_of(leaf) is None or not shape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from interlock._core._rows import RaggedRows
 from interlock.drain._drain import Drain
 from interlock.drain._explain import Explanation
 from interlock.drain._idcodes import decode_ids
@@ -15,6 +16,7 @@ from interlock.drain._maintain import (
     resume_plan,
     settle_sink,
 )
+from interlock.drain._ragged import Ragged
 from interlock.drain._reductions import Argmax, Cast, TopK
 from interlock.drain._report import Record
 from interlock.drain._sinks import open_sink
@@ -29,6 +31,8 @@ __all__ = [
     "DrainStatistics",
     "Explanation",
     "MergeReport",
+    "Ragged",
+    "RaggedRows",
     "RankPlan",
     "RankStatus",
     "Record",

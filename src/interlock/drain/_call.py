@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
+from interlock._core._rows import RaggedRows
 from interlock.drain._null import NULL, NullPublisher, NullStore
 from interlock.errors import SinkError, UsageError
 
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from interlock._core._rows import Rows
     from interlock.drain._ids import IdArray
 
-SinkFunction: TypeAlias = "Callable[[npt.NDArray[Any], dict[str, npt.NDArray[Any]]], object]"
-"""Called with ids and a dict of output name to rows."""
+SinkFunction: TypeAlias = "Callable[[npt.NDArray[Any], dict[str, Any]], object]"
+"""Called with ids and a dict of output name to rows: arrays, or `RaggedRows`."""
 
 
 @final
@@ -64,7 +66,7 @@ class CallPublisher(NullPublisher):
         self._function = store.function
         self._name = store.text
 
-    def write(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write(self, ids: IdArray, columns: Mapping[str, Rows]) -> None:
         """Call the function.
 
         Raises:
@@ -72,7 +74,7 @@ class CallPublisher(NullPublisher):
         """
         try:
             with self.times.on("encode"):
-                self._function(_read_only(ids), {name: _read_only(column) for name, column in columns.items()})
+                self._function(_read_only(ids), {name: _read_only_rows(column) for name, column in columns.items()})
         except Exception as error:
             raise SinkError(
                 f"{self._name} failed on rows {ids[0]!s} to {ids[-1]!s}",
@@ -81,6 +83,12 @@ class CallPublisher(NullPublisher):
             ) from error
         super().write(ids, columns)
         self.seal()
+
+
+def _read_only_rows(rows: Rows) -> Rows:
+    if isinstance(rows, RaggedRows):
+        return RaggedRows(_read_only(rows.values), _read_only(rows.offsets))
+    return _read_only(rows)
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -15,16 +15,18 @@ from interlock._core._fence import Fence
 from interlock._reporting import Report
 from interlock._waiting import wait
 from interlock.drain._call import name_of, without_folder
-from interlock.drain._duplicates import StoredRows, fetch
+from interlock.drain._duplicates import StoredRows, on_host
 from interlock.drain._explain import explain, setting_of
 from interlock.drain._ids import as_ids, first_of_each, kind_of
 from interlock.drain._idsets import IdSet, IdView
 from interlock.drain._intake import Intake
 from interlock.drain._jobs import FailJob, FlushJob, Link
-from interlock.drain._leaves import Leaf, leaves_of
+from interlock.drain._leaves import Leaf
 from interlock.drain._maintain import settle_sink
 from interlock.drain._metrics import prometheus_text
 from interlock.drain._options import check_choice, check_positive, check_restart, check_total
+from interlock.drain._outputs import host_leaves, leaves_of
+from interlock.drain._ragged import chosen
 from interlock.drain._reductions import check_reductions, reduced
 from interlock.drain._report import begin_report
 from interlock.drain._resume import pending_source
@@ -37,18 +39,20 @@ from interlock.drain._times import Stopwatch
 from interlock.drain._todo import check_rank, todo
 from interlock.drain._writer import Writer, WriterSettings, forget
 from interlock.errors import BoundError, DeviceError, InterlockError, LeaseError, UsageError
-from interlock.frameworks import framework_named, process_rank
+from interlock.frameworks import process_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
     from interlock._core._protocols import Source
+    from interlock._core._rows import Rows
     from interlock._reporting import To
     from interlock.drain._call import SinkFunction
     from interlock.drain._explain import Explanation
     from interlock.drain._ids import IdArray
     from interlock.drain._jobs import Landing
+    from interlock.drain._outputs import AnyLeaf
     from interlock.drain._reductions import Reduction
     from interlock.drain._report import Record
     from interlock.drain._resume import PendingSource
@@ -454,7 +458,7 @@ class Drain:
                 hint="use one kind for all rows of a sink",
             )
 
-    def _put_rows(self, ids: IdArray, rows: IdArray, leaves: list[Leaf]) -> list[Landing]:
+    def _put_rows(self, ids: IdArray, rows: IdArray, leaves: list[AnyLeaf]) -> list[Landing]:
         """Put rows; `rows` are their numbers in the user's put, for messages."""
         known = self._seen.contains_many(ids) | self._store.committed.contains_many(ids) | ~first_of_each(ids)
         if not known.any():
@@ -464,33 +468,34 @@ class Drain:
         self._intake.check(leaves)
         self._duplicate_syncs += 1
         fresh = ~known
-        held = [self._on_host(leaf) for leaf in leaves]
-        landings = self._intake.take(ids[fresh], _select(held, fresh)) if fresh.any() else []
+        held = {leaf.name: on_host(leaf, self._timeout_s) for leaf in leaves}
+        landings = self._intake.take(ids[fresh], _leaves_at(held, fresh)) if fresh.any() else []
         if not self._store.committed.contains_many(ids[known]).all():
             self._flush()
             self._intake.collect()
         stored = known & self._store.committed.contains_many(ids)
         same = np.flatnonzero(stored)
         if self._stored is not None:
-            self._stored.refuse_other_bytes(ids[same], rows[same], {leaf.name: leaf.value[same] for leaf in held})
+            columns = {name: chosen(column, same) for name, column in held.items()}
+            self._stored.refuse_other_bytes(ids[same], rows[same], columns)
         self._rows_duplicate += len(same)
         again = known & ~stored  # came before as failed rows, and so may come again
-        return landings + (self._put_rows(ids[again], rows[again], _select(held, again)) if again.any() else [])
+        return landings + (self._put_rows(ids[again], rows[again], _leaves_at(held, again)) if again.any() else [])
 
-    def _put_first(self, ids: IdArray, leaves: list[Leaf], fresh: IdArray) -> list[Landing]:
+    def _put_first(self, ids: IdArray, leaves: list[AnyLeaf], fresh: IdArray) -> list[Landing]:
         """Put the rows at `fresh`, whose ids have not come yet; the others are dropped where they are."""
         self._rows_duplicate += len(ids) - len(fresh)
         if not fresh.size:
             return []
         is_run = int(fresh[-1] - fresh[0]) == len(fresh) - 1
         rows: Any = slice(int(fresh[0]), int(fresh[-1]) + 1) if is_run else fresh
-        held = [leaf if leaf.framework is not None else self._on_host(leaf) for leaf in leaves]
-        return self._intake.take(
-            ids[rows], [Leaf(leaf.name, leaf.value[rows], leaf.framework, len(fresh), leaf.row_bytes) for leaf in held]
-        )
-
-    def _on_host(self, leaf: Leaf) -> Leaf:
-        return Leaf(leaf.name, fetch(leaf, self._timeout_s), framework_named("numpy"), leaf.rows, leaf.row_bytes)
+        left: list[AnyLeaf] = []
+        for leaf in leaves:
+            if isinstance(leaf, Leaf) and leaf.framework is not None:
+                left.append(Leaf(leaf.name, leaf.value[rows], leaf.framework, len(fresh), leaf.row_bytes))
+            else:
+                left += _leaves_at({leaf.name: on_host(leaf, self._timeout_s)}, fresh)
+        return self._intake.take(ids[rows], left)
 
     def _flush(self) -> None:
         self._flushes += 1
@@ -511,6 +516,5 @@ class Drain:
         self._intake.collect()
 
 
-def _select(leaves: list[Leaf], mask: Any) -> list[Leaf]:
-    count = int(mask.sum())
-    return [Leaf(leaf.name, leaf.value[mask], leaf.framework, count, leaf.row_bytes) for leaf in leaves]
+def _leaves_at(columns: Mapping[str, Rows], which: Any) -> list[AnyLeaf]:
+    return host_leaves({name: chosen(column, which) for name, column in columns.items()})

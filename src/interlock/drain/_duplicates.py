@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from interlock._core._fence import Fence
 from interlock._core._protocols import Export
+from interlock._core._rows import RaggedRows
 from interlock._waiting import wait
 from interlock.drain._blocks import blocks_of, landed_of, size_of
+from interlock.drain._leaves import empty_of
+from interlock.drain._ragged import any_of_each, chosen
 from interlock.drain._store import storage_errors
 from interlock.errors import UsageError
 
@@ -23,24 +27,39 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from interlock._core._rows import Rows
     from interlock.drain._holdings import HeldShard
     from interlock.drain._ids import IdArray
     from interlock.drain._leaves import Leaf
+    from interlock.drain._outputs import AnyLeaf
     from interlock.drain._store import Store
 
 _MOST_CACHED_SHARDS = 8
 
 
-def fetch(leaf: Leaf, timeout_s: float) -> npt.NDArray[Any]:
+def on_host(leaf: AnyLeaf, timeout_s: float) -> Rows:
     """Return the rows of a leaf on the host.
 
     Blocks: until they are there.
     """
-    taken = leaf.found(borrow=True).take(0, leaf.rows, borrow=True)
-    what = f"the rows of output {leaf.name!r} that came twice"
+    readers = {
+        part.key: partial(fetch, part.leaf, timeout_s, part.start, part.stop) for part in leaf.parts(0, leaf.rows)
+    }
+    return leaf.reader(readers, 0, leaf.rows)()
+
+
+def fetch(leaf: Leaf, timeout_s: float, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
+    """Return rows of an array on the host.
+
+    Blocks: until they are there.
+    """
+    taken = leaf.found(borrow=True).take(start, leaf.rows if stop is None else stop, borrow=True)
+    what = f"the values of output {leaf.name!r}"
     if isinstance(taken, Export):
         wait(taken.ready, timeout_s=timeout_s, what=what)
         return np.array(taken.read())
+    if not size_of(taken):
+        return empty_of(taken)()
     blocks = blocks_of(taken)
     host = blocks[0].array.device.allocate_host(size_of(taken))
     copies = []
@@ -76,7 +95,7 @@ class StoredRows:
         self._store = store
         self._cache: OrderedDict[str, _Known] = OrderedDict()
 
-    def refuse_other_bytes(self, ids: IdArray, rows: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def refuse_other_bytes(self, ids: IdArray, rows: IdArray, columns: Mapping[str, Rows]) -> None:
         """Compare rows with the committed ones of the same ids.
 
         Args:
@@ -91,11 +110,11 @@ class StoredRows:
         with storage_errors(self._store.text, "read"):
             self._compare(ids, rows, columns)
 
-    def _compare(self, ids: IdArray, rows: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _compare(self, ids: IdArray, rows: IdArray, columns: Mapping[str, Rows]) -> None:
         for record, here, positions in self._places(ids):
             stored = self._store.sink.read_rows(self._store.storage.fetch(record.name), positions.tolist())
             for name, column in columns.items():
-                differs = differing(np.ascontiguousarray(column[here]), stored[name])
+                differs = differing(chosen(column, here), stored[name])
                 if differs.any():
                     first = int(np.flatnonzero(differs)[0])
                     raise UsageError(
@@ -136,10 +155,22 @@ def _may_hold(shard: HeldShard, ids: IdArray) -> bool:
     return bounds is None or bool(((ids >= bounds[0]) & (ids <= bounds[1])).any())
 
 
-def differing(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which rows differ in a byte: NaN equals itself, and -0.0 is not 0.0."""
+def differing(left: Rows, right: Rows) -> npt.NDArray[np.bool_]:
+    """Return which rows differ in a byte: NaN equals itself, and -0.0 is not 0.0. Both are as many, of one dtype."""
+    if not isinstance(left, RaggedRows) or not isinstance(right, RaggedRows):
+        return _differing(np.asarray(left), np.asarray(right))
+    differs: npt.NDArray[np.bool_] = left.lengths != right.lengths
+    alike = np.flatnonzero(~differs)
+    mine, theirs = chosen(left, alike), chosen(right, alike)
+    differs[alike] = any_of_each(mine, _differing(mine.values, theirs.values))
+    return differs
+
+
+def _differing(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     rows = len(left)
-    right = np.ascontiguousarray(right, left.dtype)
+    if not rows:
+        return np.zeros(0, np.bool_)
+    left, right = np.ascontiguousarray(left), np.ascontiguousarray(right, left.dtype)
     differs: npt.NDArray[np.bool_] = (
         left.reshape(rows, -1).view(np.uint8) != right.reshape(rows, -1).view(np.uint8)
     ).any(axis=1)

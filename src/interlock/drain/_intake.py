@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from interlock._core._spans import about
 from interlock._waiting import wait
 from interlock.devices import HostDevice
 from interlock.drain._blocks import blocks_of, landed_of, size_of
+from interlock.drain._duplicates import fetch
 from interlock.drain._jobs import Landing, Rejected, RowsJob, Written
-from interlock.drain._leaves import aligned, chunk_bytes, column_of, rows_that_fit
+from interlock.drain._leaves import aligned, empty_of
+from interlock.drain._outputs import chunk_bytes, chunks_of
 from interlock.drain._schema import Limits, check_same
 from interlock.drain._spans import jobs_waiting, span
 from interlock.drain._staging import Staging, cancel_all
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from interlock._core._protocols import Device, DeviceArray, Pieces
+    from interlock._core._rows import Rows
     from interlock._core._sums import Sums
     from interlock.drain._ids import IdArray
     from interlock.drain._idsets import IdSet
     from interlock.drain._jobs import Link, Message
-    from interlock.drain._leaves import Leaf, Taken
+    from interlock.drain._leaves import Key, Leaf, Reader, Taken
+    from interlock.drain._outputs import AnyLeaf
     from interlock.drain._schema import Schema
     from interlock.drain._staging import Claim
 
@@ -42,6 +46,9 @@ _MADE_BYTES_PER_S = 4e9
 """How fast slots are made (pinned, or touched for the first time). So long a put waits for one that comes back, before
 another is made: waiting costs at most as much again, and a link that is busy anyway needs no more slots.
 """
+
+Need: TypeAlias = "tuple[Staging, dict[Key, Any], int]"
+"""What goes into one slot: of which device, what, and how many bytes."""
 
 _MOST_JOBS = 1024
 """Puts between the caller and the writer: a bound for rows so small that their bytes bound nothing."""
@@ -95,7 +102,7 @@ class Intake:
         self._number = -1
         self._stagings: dict[int, Staging] = {}
         self._host: Device = HostDevice()
-        self._large: dict[str, npt.NDArray[np.uint8]] = {}
+        self._large: dict[Key, npt.NDArray[np.uint8]] = {}
         self._jobs = 0
         self._stable_bytes = 0
         self.last_tick = 0
@@ -113,16 +120,16 @@ class Intake:
         while (message := self._link.owner.take_nowait()) is not None:
             self._hear(message)
 
-    def check(self, leaves: list[Leaf]) -> None:
+    def check(self, leaves: list[AnyLeaf]) -> None:
         """Refuse leaves that do not look like those before.
 
         Raises:
             UsageError: They differ, or sinks do not store a dtype.
         """
-        taken = {leaf.name: leaf.found(borrow=True).take(0, min(1, leaf.rows), borrow=True) for leaf in leaves}
-        self._check(taken)
+        leaves = [leaf.found(borrow=True).settled(self._read) for leaf in leaves]
+        self._check(leaves, self._taken(leaves, 0, 1, borrow=True))
 
-    def take(self, ids: IdArray, leaves: list[Leaf]) -> list[Landing]:
+    def take(self, ids: IdArray, leaves: list[AnyLeaf]) -> list[Landing]:
         """Hand rows to the writer, in chunks that fit the budget; none of the ids came before.
 
         Raises:
@@ -130,88 +137,101 @@ class Intake:
             BoundError: The wait for room was too long.
         """
         self._number += 1
-        self.size_bytes += sum(leaf.row_bytes for leaf in leaves) * len(ids)
-        rows = rows_that_fit(leaves, self.budget_bytes // 2) or rows_that_fit(leaves, self.budget_bytes)
-        if not rows:
-            size = chunk_bytes(leaves, len(ids))
-            with span("put", self._link.subject, self._number, size), about(self._link.subject, self._number):
-                return [self._take_large(ids[row : row + 1], leaves, row) for row in range(len(ids))]
-        chunks = -(-len(ids) // rows)  # of half the budget: one is written while the next is filled
-        rows = -(-len(ids) // chunks)  # all alike, so that slots fit when they are used again
+        self.size_bytes += sum(leaf.payload_bytes for leaf in leaves)
+        if chunk_bytes(leaves, 0, len(ids)) > self.budget_bytes // 2:
+            leaves = [leaf.settled(self._read) for leaf in leaves]
         landings = []
-        for start in range(0, len(ids), rows):
-            stop = min(start + rows, len(ids))
-            size_bytes = chunk_bytes(leaves, stop - start)
-            self._wait_for_room(partial(self._has_room, size_bytes))
+        for start, stop in chunks_of(leaves, len(ids), self.budget_bytes):
+            size_bytes = chunk_bytes(leaves, start, stop)
+            is_large = size_bytes > self.budget_bytes
+            self._wait_for_room(partial(self._has_room, 0 if is_large else size_bytes, alone=is_large))
             with span("put", self._link.subject, self._number, size_bytes), about(self._link.subject, self._number):
+                if is_large:
+                    borrowed = [leaf.found(borrow=True) for leaf in leaves]
+                    landings.append(self._take_large(ids[start:stop], borrowed, start, stop))
+                    continue
                 leaves = [leaf.found(borrow=self._borrow) for leaf in leaves]  # now, so that few snapshots wait
                 landings.append(self._take_chunk(ids[start:stop], leaves, start, stop))
         return landings
 
-    def _has_room(self, size_bytes: int) -> bool:
-        return self.held_bytes + size_bytes <= self.budget_bytes and self._jobs < _MOST_JOBS
+    def _read(self, leaf: Leaf) -> npt.NDArray[Any]:
+        """Bring offsets to the host, without which the rows of a put cannot be told apart."""
+        self.host_syncs += 1
+        return fetch(leaf, self._timeout_s)
 
-    def _take_chunk(self, ids: IdArray, leaves: list[Leaf], start: int, stop: int) -> Landing:
-        taken = {leaf.name: leaf.take(start, stop, borrow=self._borrow) for leaf in leaves}
-        schema = self._check(taken)
-        stable = {name: one for name, one in taken.items() if isinstance(one, Export) and one.stable}
-        needs = self._needs({name: one for name, one in taken.items() if name not in stable})
-        held_bytes = sum(leaf.row_bytes * (stop - start) for leaf in leaves if leaf.name in stable)
+    def _has_room(self, size_bytes: int, *, alone: bool) -> bool:
+        held_bytes = self.held_bytes
+        has_bytes = not held_bytes if alone else held_bytes + size_bytes <= self.budget_bytes
+        return has_bytes and self._jobs < _MOST_JOBS
+
+    @staticmethod
+    def _taken(leaves: list[AnyLeaf], start: int, stop: int, *, borrow: bool) -> dict[Key, Taken]:
+        return {part.key: part.take(borrow=borrow) for leaf in leaves for part in leaf.parts(start, stop)}
+
+    def _take_chunk(self, ids: IdArray, leaves: list[AnyLeaf], start: int, stop: int) -> Landing:
+        taken = self._taken(leaves, start, stop, borrow=self._borrow)
+        schema = self._check(leaves, taken)
+        readers: dict[Key, Reader] = {key: empty_of(one) for key, one in taken.items() if not _bytes_of(one)}
+        stable = {key: one for key, one in taken.items() if isinstance(one, Export) and one.stable}
+        stable = {key: one for key, one in stable.items() if key not in readers}
+        needs = self._needs({key: one for key, one in taken.items() if key not in stable and key not in readers})
+        held_bytes = sum(map(_bytes_of, stable.values()))
         self._stable_bytes += held_bytes
         claims: list[Claim] = []
         try:
             claims += self._claim(needs)
-            readers, fence = self._fill(claims, needs)
+            filled, fence = self._fill(claims, needs)
             sums = sums_at_put(leaves, start, stop, self._timeout_s) if self._verify else {}
         except BaseException:
             self._stable_bytes -= held_bytes
             cancel_all(claims)
             raise
-        for name, export in stable.items():
-            readers[name] = export.read
+        readers.update(filled)
+        for key, export in stable.items():
+            readers[key] = export.read
             fence = fence.join(export.ready)
-        ordered = {column.name: readers[column.name] for column in schema}
-        return self._hand_over(ids, ordered, claims, fence, held_bytes, sums)
+        columns = _columns(schema, leaves, {key: readers[key] for key in taken}, start, stop)
+        return self._hand_over(ids, columns, claims, fence, held_bytes, sums)
 
-    def _take_large(self, ids: IdArray, leaves: list[Leaf], row: int) -> Landing:
+    def _take_large(self, ids: IdArray, leaves: list[AnyLeaf], start: int, stop: int) -> Landing:
         """Take a row that no slot can hold: it travels alone, in slabs, into host memory of its own.
 
-        Blocks: until everything before it is written and its values on devices have landed. So those need no snapshot.
+        Blocks: until its values on devices have landed; everything before it is written by now. So those need no
+            snapshot.
         """
-        self._wait_for_room(lambda: not self.held_bytes and self._jobs < _MOST_JOBS)
-        leaves = [leaf.found(borrow=True) for leaf in leaves]
-        taken = {leaf.name: leaf.take(row, row + 1, borrow=self._borrow) for leaf in leaves}
-        schema = self._check(taken)
-        readers: dict[str, Callable[[], npt.NDArray[Any]]] = {}
+        taken = self._taken(leaves, start, stop, borrow=self._borrow)
+        schema = self._check(leaves, taken)
+        readers: dict[Key, Reader] = {}
         fence = Fence.EMPTY
-        for name, one in taken.items():
-            if not isinstance(one, Export):
-                readers[name] = self._carry(name, one)
+        for key, one in taken.items():
+            if not _bytes_of(one):
+                readers[key] = empty_of(one)
+            elif not isinstance(one, Export):
+                readers[key] = self._carry(key, one)
             elif one.stable:
-                readers[name] = one.read
+                readers[key] = one.read
                 fence = fence.join(one.ready)
             else:
                 self._settle(one.ready)
                 value = one.read()
-                held = self._own_host(name, value.nbytes).view(value.dtype.newbyteorder("=")).reshape(value.shape)
+                held = self._own_host(key, value.nbytes).view(value.dtype.newbyteorder("=")).reshape(value.shape)
                 with self.times.on("copy"):
                     np.copyto(held, value)
-                readers[name] = partial(np.asarray, held)
-        ordered = {column.name: readers[column.name] for column in schema}
-        sums = sums_at_put(leaves, row, row + 1, self._timeout_s) if self._verify else {}
-        held_bytes = chunk_bytes(leaves, 1)
+                readers[key] = partial(np.asarray, held)
+        sums = sums_at_put(leaves, start, stop, self._timeout_s) if self._verify else {}
+        held_bytes = chunk_bytes(leaves, start, stop)
         self._stable_bytes += held_bytes
-        return self._hand_over(ids, ordered, [], fence, held_bytes, sums)
+        return self._hand_over(ids, _columns(schema, leaves, readers, start, stop), [], fence, held_bytes, sums)
 
-    def _own_host(self, name: str, size_bytes: int) -> npt.NDArray[np.uint8]:
+    def _own_host(self, key: Key, size_bytes: int) -> npt.NDArray[np.uint8]:
         """Return host memory for a large row: the same for each, because the one before is written by then."""
-        if name not in self._large:
-            self._large[name] = np.empty(size_bytes, np.uint8)
-        return self._large[name]
+        if key not in self._large or self._large[key].size < size_bytes:
+            self._large[key] = np.empty(size_bytes, np.uint8)
+        return self._large[key][:size_bytes]
 
-    def _carry(self, name: str, value: DeviceArray | Pieces) -> Callable[[], npt.NDArray[Any]]:
+    def _carry(self, key: Key, value: DeviceArray | Pieces) -> Reader:
         """Copy a device value to host memory of its own, through two slots of half the budget; return its reader."""
-        host = self._own_host(name, size_of(value))
+        host = self._own_host(key, size_of(value))
         slab_bytes = max(1, self.budget_bytes // 2)
         for block in blocks_of(value):
             staging = self._staging(block.array.device)
@@ -224,23 +244,23 @@ class Intake:
                 cancel_all(claims)
         return partial(landed_of(value).read, host.data, 0)
 
-    def _check(self, taken: Mapping[str, Taken]) -> Schema:
-        """Return the columns of this sink, in their order, if the taken leaves fit them."""
-        given = tuple(column_of(name, one, self._limits) for name, one in taken.items())
+    def _check(self, leaves: list[AnyLeaf], taken: Mapping[Key, Taken]) -> Schema:
+        """Return the columns of this sink, in their order, if what was taken of leaves fits them."""
+        given = tuple(leaf.column(taken, self._limits) for leaf in leaves)
         if self._schema is None:
             self._schema = given
         check_same(self._schema, given)
         return self._schema
 
-    def _needs(self, taken: Mapping[str, Taken]) -> list[tuple[Staging, dict[str, Any], int]]:
-        """Sort what needs a slot by device: staging, leaves, bytes."""
-        groups: dict[int, tuple[Staging, dict[str, Any]]] = {}
+    def _needs(self, taken: Mapping[Key, Taken]) -> list[Need]:
+        """Sort what needs a slot by device."""
+        groups: dict[int, tuple[Staging, dict[Key, Any]]] = {}
         sizes: dict[int, int] = {}
-        for name, one in taken.items():
+        for key, one in taken.items():
             staging = self._staging(self._host if isinstance(one, Export) else blocks_of(one)[0].array.device)
-            groups.setdefault(id(staging), (staging, {}))[1][name] = one
+            groups.setdefault(id(staging), (staging, {}))[1][key] = one
             sizes[id(staging)] = sizes.get(id(staging), 0) + aligned(_bytes_of(one))
-        return [(staging, members, sizes[key]) for key, (staging, members) in groups.items()]
+        return [(staging, members, sizes[group]) for group, (staging, members) in groups.items()]
 
     def _staging(self, device: Device) -> Staging:
         key = id(device)
@@ -249,7 +269,7 @@ class Intake:
             self._stagings[key] = Staging(device, self.budget_bytes, snapshot=not self._borrow, poisoner=poisoner)
         return self._stagings[key]
 
-    def _claim(self, needs: list[tuple[Staging, dict[str, Any], int]]) -> list[Claim]:
+    def _claim(self, needs: list[Need]) -> list[Claim]:
         """Take all slots that a chunk needs, or none while one is lacking.
 
         Blocks: until the writer has given enough back.
@@ -264,9 +284,7 @@ class Intake:
             raise
         return claims
 
-    def _try_claim(
-        self, needs: list[tuple[Staging, dict[str, Any], int]], claims: list[Claim], *, patient: bool
-    ) -> bool:
+    def _try_claim(self, needs: list[Need], claims: list[Claim], *, patient: bool) -> bool:
         for attempt in range(1 if patient else 2):
             if attempt:  # what lies idle may be what is lacking
                 for staging in self._stagings.values():
@@ -285,14 +303,12 @@ class Intake:
             claims.clear()
         return False
 
-    def _fill(
-        self, claims: list[Claim], needs: list[tuple[Staging, dict[str, Any], int]]
-    ) -> tuple[dict[str, Callable[[], npt.NDArray[Any]]], Fence]:
-        readers: dict[str, Callable[[], npt.NDArray[Any]]] = {}
+    def _fill(self, claims: list[Claim], needs: list[Need]) -> tuple[dict[Key, Reader], Fence]:
+        readers: dict[Key, Reader] = {}
         landed = Fence.EMPTY
         for claim, (staging, members, _) in zip(claims, needs, strict=True):
-            exports = {name: one for name, one in members.items() if isinstance(one, Export)}
-            values = {name: one for name, one in members.items() if not isinstance(one, Export)}
+            exports = {key: one for key, one in members.items() if isinstance(one, Export)}
+            values = {key: one for key, one in members.items() if not isinstance(one, Export)}
             fence = Fence.EMPTY
             if exports:
                 self._settle(Fence.EMPTY.join(*(export.ready for export in exports.values())))
@@ -314,7 +330,7 @@ class Intake:
     def _hand_over(
         self,
         ids: IdArray,
-        readers: dict[str, Callable[[], npt.NDArray[Any]]],
+        readers: dict[str, Callable[[], Rows]],
         claims: list[Claim],
         fence: Fence,
         held_bytes: int,
@@ -372,6 +388,14 @@ class Intake:
                 return False
             self._hear(message)
         return True
+
+
+def _columns(
+    schema: Schema, leaves: list[AnyLeaf], readers: Mapping[Key, Reader], start: int, stop: int
+) -> dict[str, Callable[[], Rows]]:
+    """Return the reader of each column, in the order of the schema."""
+    found = {leaf.name: leaf.reader(readers, start, stop) for leaf in leaves}
+    return {column.name: found[column.name] for column in schema}
 
 
 def _bytes_of(one: Taken) -> int:

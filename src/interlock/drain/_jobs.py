@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 from interlock._core._fence import Fence, HostTimeline
 from interlock._waiting import Inbox
@@ -13,9 +13,8 @@ from interlock._waiting import Inbox
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy.typing as npt
-
     from interlock._core._events import Region
+    from interlock._core._rows import Rows
     from interlock._core._sums import Sums
     from interlock.drain._ids import IdArray
     from interlock.drain._staging import Claim
@@ -55,7 +54,7 @@ class RowsJob:
     tick: int
     ids: IdArray
     landing: Landing
-    readers: dict[str, Callable[[], npt.NDArray[Any]]]
+    readers: dict[str, Callable[[], Rows]]
     claims: list[Claim]
     held_bytes: int
     regions: tuple[Region, ...]

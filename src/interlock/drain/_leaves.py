@@ -1,32 +1,38 @@
-"""Outputs taken apart: one leaf per array, each with its name and the rows that it has."""
+"""An array of a put: its rows, and how to take the value that they have now."""
 
 from __future__ import annotations
 
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
 from interlock._core._protocols import DeviceArray, Export, Pieces
-from interlock._core._tree import flatten
 from interlock.devices import open_device
 from interlock.drain._blocks import rows_of
-from interlock.drain._schema import ID_COLUMN, Column, Limits, check_dtype
+from interlock.drain._schema import Column, Limits, check_dtype
 from interlock.errors import DeviceError, UsageError
 from interlock.frameworks import device_array_of, framework_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    import numpy.typing as npt
 
     from interlock._core._protocols import Framework
+    from interlock._core._rows import Rows
 
 Taken: TypeAlias = Export | DeviceArray | Pieces
 """The value of a leaf: on the host, or on a device."""
 
-LONE_NAME = "output"
-"""Column name of an output that is one array."""
+Key: TypeAlias = tuple[str, str]
+"""Which part of which output: `("logits", "")`, `("hidden", "values")`, `("hidden", "told")`."""
+
+Reader: TypeAlias = "Callable[[], npt.NDArray[Any]]"
+"""Returns an array that has landed."""
 
 ALIGNMENT = 64
 
@@ -62,6 +68,11 @@ class Leaf:
         """The framework and its array, as they were put; no framework where a value on a device was put as such."""
         return self.origin or (self.framework, self.value)
 
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of its rows."""
+        return self.row_bytes * self.rows
+
     def found(self, *, borrow: bool) -> Leaf:
         """Return the leaf with the value that its array holds now, if that is on a device; else the leaf itself.
 
@@ -93,6 +104,35 @@ class Leaf:
         with self._named():
             return self.framework.export(value, borrow=borrow)
 
+    def parts(self, start: int, stop: int) -> tuple[Part, ...]:
+        """Return what is to be taken of rows `start` to `stop`: the one array."""
+        return (Part((self.name, ""), self, start, stop),)
+
+    def column(self, taken: Mapping[Key, Taken], limits: Limits) -> Column:
+        """Return the column that its taken parts fill.
+
+        Raises:
+            UsageError: The sink does not store its dtype.
+        """
+        one = taken[self.name, ""]
+        return Column(self.name, check_dtype(self.name, np.dtype(one.dtype), limits), tuple(one.shape[1:]))
+
+    def reader(self, readers: Mapping[Key, Reader], start: int, stop: int) -> Callable[[], Rows]:  # noqa: ARG002
+        """Return what returns its rows `start` to `stop`, from the readers of its parts."""
+        return readers[self.name, ""]
+
+    def size_bytes(self, start: int, stop: int) -> int:
+        """Return the bytes that rows `start` to `stop` take in slots."""
+        return aligned(self.row_bytes * (stop - start))
+
+    def row_sizes(self) -> int:
+        """Return the bytes of a row in slots."""
+        return self.row_bytes
+
+    def settled(self, read: Callable[[Leaf], npt.NDArray[Any]]) -> Leaf:  # noqa: ARG002
+        """Return a leaf whose rows are known on the host to end where they end: this one."""
+        return self
+
     @contextmanager
     def _named(self) -> Iterator[None]:
         """Put the leaf's name before what is wrong with its array."""
@@ -103,26 +143,34 @@ class Leaf:
             raise kind(f"output {self.name!r}: {error.what}", why=error.why, hint=error.hint) from error
 
 
-def leaves_of(outputs: Any, rows: int) -> list[Leaf]:
-    """Return the leaves of `outputs`.
+@final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of an array that a leaf consists of.
 
-    Args:
-        outputs: An array, or nested dicts and tuples of arrays.
-        rows: Length that their first axes must have.
-
-    Raises:
-        UsageError: There is no leaf, or one is no array, has no rows or another number of them, or a name that is
-            taken.
+    Attributes:
+        key: Which.
+        leaf: The array.
+        start: First row, of that array.
+        stop: Row behind the last.
+        is_new: Whether the leaf was made for this: its value is still to be found.
+        is_own: Whether nobody else holds the array, so that it needs no snapshot.
+        is_told: Whether it tells where rows are, and holds none of their values.
     """
-    values, structure = flatten(outputs)
-    names = [LONE_NAME] if structure.kind is None else structure.names()
-    if not values:
-        raise UsageError("the outputs hold no array", hint="put at least one per row")
-    for name in names:
-        if not name or name == ID_COLUMN:
-            why = "the column of that name holds the ids" if name else "a column needs a name"
-            raise UsageError(f"an output is called {name!r}", why=why, hint="rename it")
-    return [leaf_of(name, value, rows) for name, value in zip(names, values, strict=True)]
+
+    key: Key
+    leaf: Leaf
+    start: int
+    stop: int
+    is_new: bool = False
+    is_own: bool = False
+    is_told: bool = False
+
+    def take(self, *, borrow: bool) -> Taken:
+        """As in `Leaf`."""
+        borrow = borrow or self.is_own
+        leaf = self.leaf.found(borrow=borrow) if self.is_new else self.leaf
+        return leaf.take(self.start, self.stop, borrow=borrow)
 
 
 def leaf_of(name: str, value: Any, rows: int) -> Leaf:
@@ -130,6 +178,24 @@ def leaf_of(name: str, value: Any, rows: int) -> Leaf:
 
     Raises:
         UsageError: `value` is no array, or its first axis is not `rows`.
+    """
+    leaf = array_of(name, value)
+    shape = tuple(value.shape)
+    if leaf.rows != rows:
+        raise UsageError(
+            f"output {name!r} has {leaf.rows} rows, and there are {rows} ids",
+            why=f"its shape is {shape}",
+            hint="the first axis is rows: one per id; see interlock.drain.Ragged for rows that differ in length",
+        )
+    refuse_empty(name, shape[1:])
+    return leaf
+
+
+def array_of(name: str, value: Any) -> Leaf:
+    """Return an array with a first axis, of whatever length.
+
+    Raises:
+        UsageError: `value` is no array, or has no axis.
     """
     on_device = isinstance(value, (DeviceArray, Pieces))
     framework = None if on_device else framework_of(value)
@@ -146,38 +212,20 @@ def leaf_of(name: str, value: Any, rows: int) -> Leaf:
     shape = tuple(getattr(value, "shape", ()))
     if not shape:
         raise UsageError(f"output {name!r} has no axis of rows", why="it is one number", hint="put one row per id")
-    if shape[0] != rows:
-        raise UsageError(
-            f"output {name!r} has {shape[0]} rows, and there are {rows} ids",
-            why=f"its shape is {shape}",
-            hint="the first axis is rows: one per id",
-        )
-    if 0 in shape[1:]:
-        raise UsageError(f"output {name!r} has rows of shape {shape[1:]}", why="they hold nothing", hint="leave it out")
     itemsize = np.dtype(value.dtype).itemsize if on_device else value.dtype.itemsize
-    return Leaf(name, value, framework, rows, math.prod(shape[1:]) * int(itemsize))
+    return Leaf(name, value, framework, shape[0], math.prod(shape[1:]) * int(itemsize))
 
 
-def column_of(name: str, taken: Taken, limits: Limits) -> Column:
-    """Return the column that a taken leaf fills.
+def refuse_empty(name: str, shape: tuple[int, ...]) -> None:
+    """Refuse rows that hold nothing.
 
     Raises:
-        UsageError: The sink does not store its dtype.
+        UsageError: One of the axes has no length.
     """
-    dtype = np.dtype(taken.dtype)
-    check_dtype(name, dtype, limits)
-    return Column(name, dtype.name, tuple(taken.shape[1:]))
+    if 0 in shape:
+        raise UsageError(f"output {name!r} has rows of shape {shape}", why="they hold nothing", hint="leave it out")
 
 
-def chunk_bytes(leaves: list[Leaf], rows: int) -> int:
-    """Return the bytes that `rows` rows of all leaves take in slots."""
-    return sum(aligned(leaf.row_bytes * rows) for leaf in leaves)
-
-
-def rows_that_fit(leaves: list[Leaf], limit_bytes: int) -> int:
-    """Return how many rows take at most `limit_bytes` in slots; maybe 0."""
-    row_bytes = sum(leaf.row_bytes for leaf in leaves)
-    slack = len(leaves) * (ALIGNMENT - 1)
-    if chunk_bytes(leaves, 1) > limit_bytes:
-        return 0
-    return max(1, (limit_bytes - slack) // row_bytes)
+def empty_of(one: Taken) -> Reader:
+    """Return the reader of what has no bytes, and so needs no slot."""
+    return partial(np.empty, tuple(one.shape), np.dtype(one.dtype).newbyteorder("="))

@@ -17,8 +17,7 @@ from interlock.drain._times import WRITER_PHASES, Stopwatch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy.typing as npt
-
+    from interlock._core._rows import Rows
     from interlock.drain._ids import IdArray
 
 NULL = "null:"
@@ -107,7 +106,7 @@ class NullPublisher:
         self.begun_s: float | None = None
         self.number = 0
 
-    def write(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write(self, ids: IdArray, columns: Mapping[str, Rows]) -> None:
         """Count rows."""
         if self._store.run.schema is None:
             schema = tuple(Column(name, column.dtype.name, column.shape[1:]) for name, column in columns.items())

@@ -22,7 +22,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    import numpy.typing as npt
-
     from interlock._core._protocols import ShardWriter
+    from interlock._core._rows import Rows
     from interlock.drain._ids import IdArray
     from interlock.drain._store import Store
     from interlock.drain._times import WriterPhase
@@ -112,7 +111,7 @@ class Publisher:
         oldest = self._sealed or self._shard
         return oldest.begun_s if oldest else None
 
-    def write(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write(self, ids: IdArray, columns: Mapping[str, Rows]) -> None:
         """Append rows to the open shard, beginning one if need be.
 
         Raises:
@@ -174,7 +173,7 @@ class Publisher:
         with self.times.on(phase), span(phase, self._subject, self.number, size_bytes):
             run_step(name, action)
 
-    def _begin(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> _OpenShard:
+    def _begin(self, ids: IdArray, columns: Mapping[str, Rows]) -> _OpenShard:
         store = self._store
         if store.run.schema is None:
             schema = tuple(Column(name, column.dtype.name, column.shape[1:]) for name, column in columns.items())

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
-from interlock.drain._leaves import leaf_of
+from interlock.drain._leaves import Leaf, leaf_of
+from interlock.drain._outputs import refuse_same_names
 from interlock.drain._schema import NARROW, NUMBERS
 from interlock.errors import DeviceError, UsageError
 from interlock.frameworks import reductions_of
@@ -16,7 +17,8 @@ from interlock.frameworks import reductions_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from interlock.drain._leaves import Leaf
+    from interlock.drain._outputs import AnyLeaf
+    from interlock.drain._ragged_leaves import RaggedLeaf
 
 
 @final
@@ -119,7 +121,7 @@ def check_reductions(outputs: Mapping[str, Reduction] | None) -> dict[str, Reduc
     return dict(outputs or {})
 
 
-def reduced(leaves: Sequence[Leaf], outputs: Mapping[str, Reduction]) -> list[Leaf]:
+def reduced(leaves: Sequence[AnyLeaf], outputs: Mapping[str, Reduction]) -> list[AnyLeaf]:
     """Return what is drained in place of `leaves`.
 
     Ordering: Computed by the framework of each, as any operation of the program would be: on CUDA on the stream that is
@@ -133,17 +135,35 @@ def reduced(leaves: Sequence[Leaf], outputs: Mapping[str, Reduction]) -> list[Le
     for name in outputs:
         if name not in names:
             raise UsageError(f"outputs= names {name!r}, which is not there", why=f"the outputs are {', '.join(names)}")
-    found: list[Leaf] = []
+    found: list[AnyLeaf] = []
     for leaf in leaves:
         one = outputs.get(leaf.name)
-        found += [leaf] if one is None else _parts(leaf, one)
-    for leaf in found:
-        if [other.name for other in found].count(leaf.name) > 1:
-            raise UsageError(f"two outputs would be called {leaf.name!r}", hint="rename the one that is not reduced")
+        if one is None:
+            found.append(leaf)
+        elif isinstance(leaf, Leaf):
+            parts = _parts(leaf, one)
+            found += [leaf_of(f"{leaf.name}{suffix}", value, leaf.rows) for suffix, value in parts.items()]
+        else:
+            found += _ragged_parts(leaf, one)
+    refuse_same_names(found)
     return found
 
 
-def _parts(leaf: Leaf, reduction: Reduction) -> list[Leaf]:
+def _ragged_parts(leaf: RaggedLeaf, reduction: Reduction) -> list[RaggedLeaf]:
+    """Reduce the values, each as it would be in a row of its own; how many there are in a row stays."""
+    if not isinstance(reduction, Cast) and not leaf.value_shape:
+        raise UsageError(
+            f"output {leaf.name!r} cannot be put through {reduction!r}",
+            why="its last axis is the one that differs from row to row",
+            hint="compute it in the program, where it is known what is padding",
+        )
+    arrays = leaf.values if isinstance(leaf.values, tuple) else (leaf.values,)
+    parts = [_parts(one, reduction) for one in arrays]
+    return [leaf.with_values(f"{leaf.name}{suffix}", [part[suffix] for part in parts]) for suffix in parts[0]]
+
+
+def _parts(leaf: Leaf, reduction: Reduction) -> dict[str, Any]:
+    """Return what is left of an array: what is added to its name, to array."""
     if leaf.framework is None:
         raise UsageError(
             f"output {leaf.name!r} cannot be put through {reduction!r}",
@@ -152,7 +172,7 @@ def _parts(leaf: Leaf, reduction: Reduction) -> list[Leaf]:
         )
     what = f"output {leaf.name!r} cannot be put through {reduction!r}"
     try:
-        parts = reduction.apply(reductions_of(leaf.framework), leaf.value)
+        return reduction.apply(reductions_of(leaf.framework), leaf.value)
     except UsageError as error:
         raise UsageError(what, why=error.what, hint=error.hint) from error
     except Exception as error:
@@ -162,4 +182,3 @@ def _parts(leaf: Leaf, reduction: Reduction) -> list[Leaf]:
                 what, why=why, hint="lower the drain's budget_bytes, or put fewer rows at once"
             ) from error
         raise UsageError(what, why=why) from error
-    return [leaf_of(f"{leaf.name}{suffix}", value, leaf.rows) for suffix, value in parts.items()]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from interlock._core._protocols import ShardWriter, Sink
+    from interlock._core._rows import Rows
     from interlock.drain._ids import IdArray
     from interlock.drain._run import RunRecord
     from interlock.drain._storage import Storage
@@ -143,7 +144,7 @@ class Workshop:
 
     def _slices(
         self, parts: list[tuple[HeldShard, npt.NDArray[np.int64]]]
-    ) -> Iterator[tuple[IdArray, Mapping[str, npt.NDArray[Any]]]]:
+    ) -> Iterator[tuple[IdArray, Mapping[str, Rows]]]:
         """Yield ids and columns of some rows at a time."""
         for shard, positions in parts:
             ids = self.ids_of(shard)

@@ -36,12 +36,17 @@ class Column:
     Attributes:
         name: Dotted name of the leaf, as `logits` or `pair.0`.
         dtype: NumPy's name of its element type.
-        shape: Shape of one row.
+        shape: Shape of one row; its first axis is None where each row has another length.
     """
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether rows differ in their first axis."""
+        return None in self.shape
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for a file."""
@@ -50,7 +55,8 @@ class Column:
     @classmethod
     def from_json(cls, value: Any) -> Column:
         """Undo `as_json`; raises KeyError, TypeError or ValueError on anything else."""
-        return cls(str(value["name"]), str(value["dtype"]), tuple(int(one) for one in value["shape"]))
+        shape = tuple(None if size is None else int(size) for size in value["shape"])
+        return cls(str(value["name"]), str(value["dtype"]), shape)
 
 
 Schema: TypeAlias = tuple[Column, ...]
@@ -64,17 +70,20 @@ class Limits:
     Attributes:
         scheme: Which sink, for messages.
         dtypes: Element types besides `NUMBERS`.
+        ragged: Whether rows may differ in their first axis.
         check: Raises a `UsageError` on ids and names of outputs that cannot be stored; None if all can.
     """
 
     scheme: str = ""
     dtypes: frozenset[str] = NARROW
+    ragged: bool = True
     check: Callable[[npt.NDArray[Any], Sequence[str]], None] | None = None
 
     @classmethod
     def of(cls, sink: Sink) -> Limits:
         """Return what `sink` says, as in `SupportsLimits`; that of a sink that says nothing is all numbers."""
-        return cls(sink.scheme, getattr(sink, "dtypes", frozenset()), getattr(sink, "check", None))
+        ragged = bool(getattr(sink, "ragged", False))
+        return cls(sink.scheme, getattr(sink, "dtypes", frozenset()), ragged, getattr(sink, "check", None))
 
 
 def holds_nan(dtype: np.dtype[Any]) -> bool:
@@ -82,15 +91,15 @@ def holds_nan(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype.name in NARROW
 
 
-def check_dtype(name: str, dtype: np.dtype[Any], limits: Limits) -> None:
-    """Refuse element types that a sink does not store.
+def check_dtype(name: str, dtype: np.dtype[Any], limits: Limits) -> str:
+    """Return NumPy's name of an element type that a sink stores.
 
     Raises:
         UsageError: `dtype` is none of bool, integers, unsigned integers, float16, float32, float64, nor one that the
             sink stores besides.
     """
     if dtype.name in NUMBERS or dtype.name in limits.dtypes:
-        return
+        return dtype.name
     hints = {
         "c": "put its real and imaginary parts as two outputs",
         "O": "stack the rows into one numeric array first",
@@ -129,9 +138,11 @@ def check_same(stored: Schema, given: Schema) -> None:
 def _check_column(before: Column, column: Column) -> None:
     if before.shape != column.shape:
         raise UsageError(
-            f"output {column.name!r} has rows of shape {column.shape}",
-            why=f"the rows before have {before.shape}",
-            hint="pad the rows to one shape, or use another sink",
+            f"output {column.name!r} has rows of shape {_shown(column.shape)}",
+            why=f"the rows before have {_shown(before.shape)}",
+            hint="put it as interlock.drain.Ragged, as before"
+            if before.is_ragged and not column.is_ragged
+            else "pad the rows to one shape, or use another sink",
         )
     if before.dtype != column.dtype:
         raise UsageError(
@@ -139,3 +150,9 @@ def _check_column(before: Column, column: Column) -> None:
             why=f"the rows before have {before.dtype}",
             hint="cast it to one dtype, or use another sink",
         )
+
+
+def _shown(shape: tuple[int | None, ...]) -> str:
+    """Return a shape as messages show it."""
+    sizes = ["any" if size is None else str(size) for size in shape]
+    return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from interlock._core._pool import SlotMemory
     from interlock._core._protocols import Device, DeviceArray, Export, Memory, Pieces
     from interlock.drain._blocks import Landed
+    from interlock.drain._leaves import Reader
     from interlock.drain._verify import Poisoner
+
+K = TypeVar("K")
 
 _MOST_SLOTS = 256
 _ENOUGH_SLOTS = 3
@@ -194,25 +197,25 @@ class Staging:
         """Return the fence behind every copy into our slots that was queued on a stream of ours."""
         return _behind(self._carriers.values())
 
-    def fill_from_host(self, claim: Claim, exports: Mapping[str, Export]) -> dict[str, Callable[[], npt.NDArray[Any]]]:
+    def fill_from_host(self, claim: Claim, exports: Mapping[K, Export]) -> dict[K, Reader]:
         """Copy host arrays into the slot at once; return a reader for each.
 
         Blocks: while it copies.
         """
         readers = {}
         offset = 0
-        for name, export in exports.items():
+        for key, export in exports.items():
             target = _view(claim.memory.staging, offset, export.dtype, export.shape)
             np.copyto(target, export.read())
-            readers[name] = _always(target)
+            readers[key] = _always(target)
             offset += aligned(target.nbytes)
         if observed():
             emit(Access(host_timeline(), claim.memory.staging.region, "write", "drain.put", site=here()))
         return readers
 
     def fill_from_device(
-        self, claim: Claim, values: Mapping[str, DeviceArray | Pieces]
-    ) -> tuple[dict[str, Callable[[], npt.NDArray[Any]]], Fence, Fence]:
+        self, claim: Claim, values: Mapping[K, DeviceArray | Pieces]
+    ) -> tuple[dict[K, Reader], Fence, Fence]:
         """Queue the copies of device values into the slot.
 
         Returns:
@@ -229,11 +232,11 @@ class Staging:
         for block in (block for value in values.values() for block in blocks_of(value)):
             devices[id(block.array.device)] = block.array.device
         self._carriers.update(devices)
-        for name, value in values.items():
+        for key, value in values.items():
             for block in blocks_of(value):
                 taken = self._bring(claim, block.array, offset + block.offset_bytes, block.size_bytes)
                 unordered = unordered.join(taken)
-            readers[name] = _later(claim.memory.staging, offset, landed_of(value))
+            readers[key] = _later(claim.memory.staging, offset, landed_of(value))
             offset += aligned(size_of(value))
         return readers, _behind(devices.values()), unordered
 
@@ -330,9 +333,9 @@ def _view(memory: Memory, offset: int, dtype: np.dtype[Any], shape: Sequence[int
     return np.frombuffer(memory.view(), native, count, offset).reshape(tuple(shape))
 
 
-def _always(array: npt.NDArray[Any]) -> Callable[[], npt.NDArray[Any]]:
+def _always(array: npt.NDArray[Any]) -> Reader:
     return lambda: array
 
 
-def _later(memory: Memory, offset: int, landed: Landed) -> Callable[[], npt.NDArray[Any]]:
+def _later(memory: Memory, offset: int, landed: Landed) -> Reader:
     return lambda: landed.read(memory.view(), offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -11,6 +12,8 @@ from interlock._core._pool import SlotMemory
 from interlock._core._sums import Poison, Sums, difference, sums_of
 from interlock._waiting import wait
 from interlock.drain._blocks import blocks_of, landed_of, size_of
+from interlock.drain._leaves import empty_of
+from interlock.drain._ragged import bytes_of
 from interlock.errors import CorruptionError, UsageError
 
 if TYPE_CHECKING:
@@ -19,11 +22,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from interlock._core._protocols import Device, DeviceArray, Memory, Pieces
+    from interlock._core._rows import Rows
     from interlock.drain._jobs import RowsJob
-    from interlock.drain._leaves import Leaf
+    from interlock.drain._leaves import Part
+    from interlock.drain._outputs import AnyLeaf
 
 
-def sums_at_put(leaves: Sequence[Leaf], start: int, stop: int, timeout_s: float) -> dict[str, Sums]:
+def sums_at_put(leaves: Sequence[AnyLeaf], start: int, stop: int, timeout_s: float) -> dict[str, Sums]:
     """Return the checksums of rows `start` to `stop` of what is put, read by a way that no value takes to the writer.
 
     A framework's array is read by the framework itself, not from the snapshot; memory that no framework holds is copied
@@ -33,17 +38,21 @@ def sums_at_put(leaves: Sequence[Leaf], start: int, stop: int, timeout_s: float)
 
     Blocks: until the rows are on the host.
     """
-    return {leaf.name: sums_of(_bytes_of(_read(leaf, start, stop, timeout_s))) for leaf in leaves}
+    sums = {}
+    for leaf in leaves:
+        readers = {part.key: partial(_read, part, timeout_s) for part in leaf.parts(start, stop)}
+        sums[leaf.name] = sums_of(bytes_of(leaf.reader(readers, start, stop)()))
+    return sums
 
 
-def check(job: RowsJob, columns: Mapping[str, npt.NDArray[Any]], when: str) -> None:
+def check(job: RowsJob, columns: Mapping[str, Rows], when: str) -> None:
     """Compare the rows that a sink gets with those that were put, if their checksums were taken.
 
     Raises:
         CorruptionError: A column is not what was put.
     """
     for name, wanted in job.sums.items():
-        data = _bytes_of(columns[name])
+        data = bytes_of(columns[name])
         found = sums_of(data)
         if found != wanted:
             first, last = job.ids[0], job.ids[-1]
@@ -80,20 +89,27 @@ class Poisoner:
         wait(self._device.record(self._stream), timeout_s=self._timeout_s, what="the poisoning of a slot")
 
 
-def _read(leaf: Leaf, start: int, stop: int, timeout_s: float) -> npt.NDArray[Any]:
-    """Return rows of a leaf on the host."""
-    framework, value = leaf.given
+def _read(part: Part, timeout_s: float) -> npt.NDArray[Any]:
+    """Return the rows of a part on the host; their bytes where the framework returns no more."""
+    framework, value = part.leaf.given
     if framework is None:
-        whole = _copied(value, timeout_s)
-        return whole[start:stop]
-    held = framework.read_back(value if start == 0 and stop == leaf.rows else value[start:stop])
+        return _copied(value, timeout_s)[part.start : part.stop]
+    rows = value if part.start == 0 and part.stop == part.leaf.rows else value[part.start : part.stop]
+    held = framework.read_back(rows)
     if held is None:
-        raise UsageError(f"output {leaf.name!r} was deleted", hint="put it before it is donated")
-    return held
+        raise UsageError(f"output {part.leaf.name!r} was deleted", hint="put it before it is donated")
+    if tuple(held.shape) == tuple(rows.shape):
+        return held
+    itemsize = int(value.dtype.itemsize)
+    if part.is_told:
+        return held.view(f"i{itemsize}")
+    return held.reshape(*rows.shape, itemsize) if held.size else np.empty((*rows.shape, itemsize), np.uint8)
 
 
 def _copied(value: DeviceArray | Pieces, timeout_s: float) -> npt.NDArray[Any]:
     """Return a copy of memory on devices, as its producer's streams leave it."""
+    if not size_of(value):
+        return empty_of(value)()
     blocks = blocks_of(value)
     host = blocks[0].array.device.allocate_host(size_of(value))
     copies = Fence.EMPTY
@@ -117,8 +133,3 @@ def _now(device: Device, ready: Fence) -> Fence:
         except UsageError:  # another device's
             continue
     return fence
-
-
-def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return np.ascontiguousarray(native).reshape(-1).view(np.uint8).data

@@ -10,7 +10,7 @@ import time
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 
@@ -21,17 +21,17 @@ from interlock._waiting import wait
 from interlock.drain._jobs import Ended, FailJob, FlushJob, Rejected, RowsJob, StopJob, Written
 from interlock.drain._null import NullPublisher, NullStore
 from interlock.drain._publish import Publisher
+from interlock.drain._ragged import chosen, row_ends, rows_with_nan
 from interlock.drain._schema import holds_nan
 from interlock.drain._spans import span
 from interlock.drain._times import count_here
 from interlock.drain._verify import check
-from interlock.errors import DeviceError, InterlockError, SinkError
+from interlock.errors import DeviceError, InterlockError, SinkError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy.typing as npt
-
+    from interlock._core._rows import Rows
     from interlock.drain._ids import IdArray
     from interlock.drain._jobs import Job, Link
     from interlock.drain._store import Store
@@ -164,12 +164,18 @@ class Writer:
         self._link.written.reach(job.tick)
         self._link.owner.post(Written(job))
 
-    def _land(self, job: RowsJob, rows: str) -> Mapping[str, npt.NDArray[Any]]:
+    def _land(self, job: RowsJob, rows: str) -> Mapping[str, Rows]:
         self._link.doing = f"waiting for the copy of {rows} to land"
         with self.times.on("land"), span("wait for copy", self._link.subject, job.number):
             wait(job.landing.fence, timeout_s=self._settings.timeout_s, what=f"the copy of {rows}")
         try:
             columns = {name: read() for name, read in job.readers.items()}
+        except UsageError as error:
+            raise UsageError(
+                f"{error.what}, among {rows}",
+                why=error.why,
+                hint=f"{error.hint}; put tells it at once of lengths that are on the host".removeprefix("; "),
+            ) from error
         except Exception as error:
             raise DeviceError(
                 f"the values of {rows} were lost", why=f"{type(error).__name__}: {error}", hint="see the cause"
@@ -180,26 +186,25 @@ class Writer:
                 emit(Access(host_timeline(), region, "read", "drain writer", site=here()))
         return columns
 
-    def _write_in_shards(self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _write_in_shards(self, ids: IdArray, columns: Mapping[str, Rows]) -> None:
         """Write rows, sealing each shard that is full."""
-        size_bytes = ids.nbytes + sum(column.nbytes for column in columns.values())
+        ends = row_ends(ids, columns)
         start = 0
         while start < len(ids):
             room_bytes = self._settings.shard_bytes - self._publisher.open_bytes
-            stop = start + max(1, room_bytes * len(ids) // size_bytes)
+            stop = max(start + 1, int(np.searchsorted(ends, ends[start] + room_bytes, side="right")) - 1)
             self._publisher.write(ids[start:stop], {name: column[start:stop] for name, column in columns.items()})
             start = stop
-            if self._publisher.open_bytes + size_bytes // len(ids) > self._settings.shard_bytes:
+            next_bytes = ends[start + 1] - ends[start] if start < len(ids) else ends[-1] // len(ids)
+            if self._publisher.open_bytes + next_bytes > self._settings.shard_bytes:
                 self._seal_shard()
 
-    def _without_nan(
-        self, ids: IdArray, columns: Mapping[str, npt.NDArray[Any]]
-    ) -> tuple[IdArray, Mapping[str, npt.NDArray[Any]]]:
+    def _without_nan(self, ids: IdArray, columns: Mapping[str, Rows]) -> tuple[IdArray, Mapping[str, Rows]]:
         """Record rows with NaN as failed and return the others."""
         good = np.ones(len(ids), np.bool_)
         for name, column in columns.items():
             if holds_nan(column.dtype):
-                bad = good & np.isnan(column).reshape(len(ids), -1).any(axis=1)
+                bad = good & rows_with_nan(column)
                 if bad.any():
                     self._reject(ids[bad], f"NaN in output {name!r}")
                     self._link.rejected_rows += int(bad.sum())
@@ -207,7 +212,7 @@ class Writer:
                     good &= ~bad
         if good.all():
             return ids, columns
-        return ids[good], {name: column[good] for name, column in columns.items()}
+        return ids[good], {name: chosen(column, good) for name, column in columns.items()}
 
     def _reject(self, ids: IdArray, reason: str) -> None:
         self._store.failures.record(ids, reason)

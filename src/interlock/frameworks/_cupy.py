@@ -18,7 +18,7 @@ from interlock.frameworks._cupy_receiver import CupyAllocator, Returned
 from interlock.frameworks._own_memory import OwnMemoryReceiver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from interlock._core._fence import Timeline
     from interlock._core._handover import Placement, Receiver
@@ -98,3 +98,8 @@ class CupyFramework:
         """As in `Framework`; `device_arrays` is the way that does not wait. Blocks: until the value is on the host."""
         array = np.asarray(value.get())
         return Export(array.shape, array.dtype, Fence.EMPTY, stable=True, read=lambda: array)
+
+    def join(self, arrays: Sequence[Any]) -> Any:
+        """As in `SupportsJoin`."""
+        with cupy.cuda.Device(arrays[0].device.id):
+            return cupy.concatenate(arrays)

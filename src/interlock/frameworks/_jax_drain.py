@@ -22,7 +22,7 @@ _CUDA_PLATFORMS = frozenset({"gpu", "cuda"})
 def device_arrays(
     value: jax.Array, *, borrow: bool, open_device: Callable[[str], Device]
 ) -> DeviceArray | Pieces | None:
-    """Return what an array in the memory of NVIDIA GPUs holds; None for arrays elsewhere.
+    """Return what an array in the memory of NVIDIA GPUs holds; None for arrays elsewhere, or without elements.
 
     Of a sharded array every block is taken once, from one of the devices that hold it.
 
@@ -40,7 +40,7 @@ def device_arrays(
         busy, and orders that stream behind the producer.
     """
     refuse_valueless(value)
-    if not _is_on_gpu(value):
+    if not value.size or not _is_on_gpu(value):
         return None
     if len(value.sharding.device_set) == 1:
         return _take(value, borrow=borrow, open_device=open_device)

@@ -11,7 +11,7 @@ from interlock._core._fence import Fence
 from interlock._core._protocols import Export
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 @final
@@ -57,3 +57,7 @@ class NumpyFramework:
         """As in `Framework`."""
         array = np.asarray(value)
         return Export(array.shape, array.dtype, Fence.EMPTY, stable=borrow, read=lambda: array)
+
+    def join(self, arrays: Sequence[Any]) -> npt.NDArray[Any]:
+        """As in `SupportsJoin`."""
+        return np.concatenate(arrays)

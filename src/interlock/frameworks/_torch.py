@@ -16,7 +16,7 @@ from interlock.frameworks._own_memory import OwnMemoryReceiver
 from interlock.frameworks._torch_receiver import TorchAllocator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -115,7 +115,8 @@ class TorchFramework:
 
     def read_back(self, array: Any) -> npt.NDArray[Any]:
         """As in `Framework`: the bytes, whatever the dtype."""
-        flat = array.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        plain = array.detach().resolve_conj().resolve_neg().contiguous()
+        flat = plain.as_strided((plain.numel(),), (1,))  # one element is contiguous whatever its stride, but no bytes
         held: npt.NDArray[Any] = flat.view(torch.uint8).cpu().numpy()
         return held
 
@@ -141,6 +142,14 @@ class TorchFramework:
                 hint="cast it first, as with .float()",
             ) from error
         return Export(array.shape, array.dtype, Fence.EMPTY, stable=borrow, read=lambda: array)
+
+    def join(self, arrays: Sequence[Any]) -> torch.Tensor:
+        """As in `SupportsJoin`."""
+        return torch.cat([one.detach() for one in arrays])
+
+    def jagged(self, value: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """As in `SupportsJagged`: nested tensors."""
+        return _torch_drain.jagged(value)
 
 
 def process_rank() -> tuple[int, int] | None:

@@ -106,6 +106,33 @@ def host_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
     return array
 
 
+def jagged(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return values and offsets of a nested tensor, where they lie; None for other tensors.
+
+    Copies: only of one with holes between its rows.
+
+    Raises:
+        UsageError: It is not of the jagged layout, or its ragged dimension is not the first of each row.
+    """
+    if not value.is_nested:
+        return None
+    if value.layout is not torch.jagged:
+        raise UsageError(
+            f"a nested tensor of layout {value.layout} cannot be drained",
+            hint="make it with layout=torch.jagged, or put interlock.drain.Ragged(list(tensor.unbind()))",
+        )
+    tensor: Any = value.detach().contiguous()
+    offsets: torch.Tensor = tensor.offsets()
+    rows = tensor.values()
+    if tensor.shape[0] != len(offsets) - 1 or tuple(tensor.shape[2:]) != tuple(rows.shape[1:]):
+        raise UsageError(
+            "a nested tensor that is transposed cannot be drained",
+            why=f"the ragged dimension of its shape {tuple(tensor.shape)} is not the second",
+            hint="transpose it back",
+        )
+    return rows, offsets
+
+
 def _held(value: torch.Tensor, *, borrow: bool) -> torch.Tensor:
     """Return what the drain reads: contiguous, and a copy of its own unless it is borrowed."""
     tensor = value.detach()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -15,6 +15,7 @@ from interlock._core._fence import Fence
 from interlock._core._protocols import DeviceArray, Export
 from interlock._core._tree import flatten
 from interlock.devices import open_device
+from interlock.drain import Ragged, RaggedRows
 from interlock.frameworks import device_array_of, framework_named
 
 if TYPE_CHECKING:
@@ -141,9 +142,19 @@ class Tree:
 
 
 def map_leaves(tree: Any, kinds: Any, replace: Callable[[Any], Any]) -> Any:
-    """Return nested dicts, tuples and lists with what `replace` makes of each leaf of those `kinds`."""
+    """Return nested dicts, tuples and lists with what `replace` makes of each leaf of those `kinds`.
+
+    Ragged outputs are looked into.
+    """
+
+    def mapped(leaf: Any) -> Any:
+        if isinstance(leaf, (Ragged, RaggedRows)):
+            parts = {part.name: getattr(leaf, part.name) for part in fields(leaf)}
+            return type(leaf)(**map_leaves(parts, kinds, replace))
+        return replace(leaf) if isinstance(leaf, kinds) else leaf
+
     leaves, structure = flatten(tree)
-    return structure.rebuild([replace(leaf) if isinstance(leaf, kinds) else leaf for leaf in leaves])
+    return structure.rebuild([mapped(leaf) for leaf in leaves])
 
 
 def in_order(tree: Any, device: torch.device) -> Any:
@@ -167,7 +178,7 @@ def _of_tensor(value: torch.Tensor, device: torch.device) -> Part | torch.Tensor
     if not is_plain or not tensor.numel() or tensor.device.type not in {"cpu", "cuda"}:
         return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
     plain = tensor.resolve_conj().resolve_neg().contiguous()
-    flat = plain.reshape(-1).view(torch.uint8)
+    flat = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)  # one element may have any stride
     dtype, shape = plain.dtype, plain.shape
 
     def restore(found: Bytes) -> torch.Tensor:

@@ -16,14 +16,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from interlock._core._rows import RaggedRows
 from interlock.drain._files import files_of
+from interlock.drain._ragged import ragged_of
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from interlock._core._protocols import Sink
+    from interlock._core._rows import Rows
 
 RUN = "0123456789abcdef0123456789abcdef"
 
@@ -45,7 +48,16 @@ def _column(dtype: str, rows: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     return raw.view(dtype).reshape((rows, *shape))
 
 
-def _same_bytes(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:
+def _ragged(dtype: str, lengths: Sequence[int], shape: tuple[int, ...]) -> RaggedRows:
+    """Return rows of these lengths that use every bit of the dtype."""
+    return RaggedRows(_column(dtype, sum(lengths), shape), np.cumsum([0, *lengths], dtype=np.int64))
+
+
+def _same_bytes(left: Rows, right: Rows) -> bool:
+    if isinstance(left, RaggedRows) and isinstance(right, RaggedRows):
+        return _same_bytes(left.values, right.values) and left.offsets.tolist() == right.offsets.tolist()
+    assert not isinstance(left, RaggedRows)
+    assert not isinstance(right, RaggedRows)
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
 
 
@@ -68,12 +80,19 @@ class SinkConformance:
         return self.make_sink(tmp_path)
 
     @pytest.fixture
+    def ragged_sink(self, sink: Sink) -> Sink:
+        """The sink under test, if it says that it holds rows of any length."""
+        if not getattr(sink, "ragged", False):
+            pytest.skip("it does not say that it holds ragged rows")
+        return sink
+
+    @pytest.fixture
     def path(self, tmp_path: Path, sink: Sink) -> Path:
         """Where a shard goes."""
         return tmp_path / f"shard{sink.suffix}.tmp"
 
     @staticmethod
-    def write(sink: Sink, path: Path, ids: Any, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write(sink: Sink, path: Path, ids: Any, columns: Mapping[str, Rows]) -> None:
         """Write a whole shard with one call of `write`, and let go of it if it is refused."""
         writer = sink.open_shard(path, run=RUN)
         try:
@@ -175,7 +194,7 @@ class SinkConformance:
         columns = {name: np.full(2, at) for at, name in enumerate(["pair.0", "pair.1", "Größe", "with space"])}
         self.write(sink, path, np.arange(2), columns)
         rows = sink.read_rows(path, [0])
-        assert {name: int(rows[name][0]) for name in rows} == {name: at for at, name in enumerate(columns)}
+        assert {name: int(np.asarray(rows[name])[0]) for name in rows} == {name: at for at, name in enumerate(columns)}
 
     def test_a_shard_may_be_renamed(self, sink: Sink, path: Path) -> None:
         self.write(sink, path, [3], {"x": np.ones(1)})
@@ -228,6 +247,89 @@ class SinkConformance:
         folder = tmp_path / f"folder{sink.suffix}"
         folder.mkdir()
         self.check_refused(sink, folder)
+
+    @pytest.mark.parametrize("shape", [(), (3,), (2, 1, 4)], ids=str)
+    @pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float32", "float64"])
+    def test_ragged_rows_come_back_bit_for_bit(
+        self, ragged_sink: Sink, path: Path, dtype: str, shape: tuple[int, ...]
+    ) -> None:
+        rows = _ragged(dtype, [3, 0, 1, 5, 0], shape)
+        self.write(ragged_sink, path, np.arange(5), {"x": rows, "y": np.arange(5)})
+        stored = ragged_sink.read_rows(path, range(5))
+        assert _same_bytes(stored["x"], rows)
+        assert _same_bytes(stored["y"], np.arange(5))
+        assert ragged_sink.read_shard(path).ids.tolist() == list(range(5))
+
+    def test_ragged_rows_of_narrow_floats_come_back_bit_for_bit(self, ragged_sink: Sink, path: Path) -> None:
+        pytest.importorskip("ml_dtypes")
+        columns = {name: _ragged(name, [2, 0, 1], (3,)) for name in sorted(getattr(ragged_sink, "dtypes", ()))}
+        self.write(ragged_sink, path, np.arange(3), {"x": np.ones(3), **columns})
+        stored = ragged_sink.read_rows(path, range(3))
+        assert all(_same_bytes(stored[name], column) for name, column in columns.items())
+
+    @pytest.mark.parametrize("wanted", [[4, 0, 3, 3], [1], [1, 2], [2, 3, 4], [4, 3]], ids=str)
+    def test_ragged_rows_come_back_in_the_order_that_is_asked_for(
+        self, ragged_sink: Sink, path: Path, wanted: list[int]
+    ) -> None:
+        rows = _ragged("float32", [3, 0, 1, 5, 2], (2,))
+        self.write(ragged_sink, path, np.arange(5), {"x": rows})
+        assert _same_bytes(ragged_sink.read_rows(path, wanted)["x"], ragged_of([rows[at] for at in wanted]))
+
+    def test_ragged_writes_append_whatever_they_hold(self, ragged_sink: Sink, path: Path) -> None:
+        """None, then some, then more than formats gather; and slices, which begin anywhere."""
+        rows = _ragged("float64", [0, 0, 2, 0, 1, 2_000_000, 7, 0], ())
+        writer = ragged_sink.open_shard(path, run=RUN)
+        for start, stop in ((0, 2), (2, 5), (5, 6), (6, 8)):
+            writer.write(np.arange(start, stop), {"x": rows[start:stop]})
+        writer.close()
+        assert _same_bytes(ragged_sink.read_rows(path, range(8))["x"], rows)
+
+    def test_rows_that_are_all_empty_keep_their_type(self, ragged_sink: Sink, path: Path) -> None:
+        rows = _ragged("int16", [0, 0, 0], (2,))
+        self.write(ragged_sink, path, np.arange(3), {"x": rows})
+        assert _same_bytes(ragged_sink.read_rows(path, [0, 2])["x"], rows[:2])
+
+    def test_ragged_arrays_may_be_reused_when_write_returns(self, ragged_sink: Sink, path: Path) -> None:
+        rows = _ragged("float32", [3, 1, 4], (2,))
+        values, offsets = rows.values.copy(), rows.offsets.copy()
+        writer = ragged_sink.open_shard(path, run=RUN)
+        writer.write(np.arange(3), {"x": RaggedRows(values, offsets)})
+        values.fill(np.nan)
+        offsets.fill(-7)
+        writer.close()
+        assert _same_bytes(ragged_sink.read_rows(path, range(3))["x"], rows)
+
+    def test_ragged_values_need_not_be_contiguous_or_of_this_byte_order(self, ragged_sink: Sink, path: Path) -> None:
+        values = np.arange(24.0).reshape(4, 6)[:, ::2]
+        swapped = np.arange(4, dtype=np.dtype("int32").newbyteorder("S"))
+        offsets = np.array([0, 1, 4])
+        self.write(ragged_sink, path, [0, 1], {"x": RaggedRows(values, offsets), "y": RaggedRows(swapped, offsets)})
+        stored = ragged_sink.read_rows(path, [0, 1])
+        assert _same_bytes(stored["x"], RaggedRows(np.ascontiguousarray(values), offsets))
+        assert _same_bytes(stored["y"], RaggedRows(np.arange(4, dtype=np.int32), offsets))
+
+    def test_outputs_that_are_called_as_the_parts_of_a_ragged_one_are_not_taken_for_it(
+        self, ragged_sink: Sink, path: Path
+    ) -> None:
+        columns: dict[str, Rows] = {
+            "x.values": np.ones((2, 3)),
+            "x.offsets": np.arange(2),
+            "r": _ragged("int8", [1, 2], ()),
+        }
+        self.write(ragged_sink, path, [0, 1], columns)
+        stored = ragged_sink.read_rows(path, [1])
+        assert set(stored) == set(columns)
+        assert all(_same_bytes(stored[name], column[1:2]) for name, column in columns.items())
+
+    def test_a_cut_ragged_shard_does_not_pass_for_a_whole_one(self, ragged_sink: Sink, path: Path) -> None:
+        self.write(ragged_sink, path, np.arange(3), {"x": _ragged("float32", [100, 0, 200], ())})
+        for file in files_of(path):
+            content = file.read_bytes()
+            for kept in (0, len(content) // 2, len(content) - 3):
+                file.write_bytes(content[:kept])
+                self.check_refused(ragged_sink, path)
+            file.write_bytes(content)
+        assert ragged_sink.read_shard(path).ids.size == 3
 
     @staticmethod
     def check_refused(sink: Sink, path: Path) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from interlock._core._protocols import ShardContent
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from interlock._core._rows import Rows
+
 
 @final
 class ArrowSink:
@@ -24,6 +25,7 @@ class ArrowSink:
 
     scheme = "arrow"
     suffix = ".arrow"
+    ragged = True
 
     def open_shard(self, path: Path, *, run: str) -> TableShard:
         """As in `Sink`."""
@@ -38,7 +40,7 @@ class ArrowSink:
         except (pa.ArrowException, KeyError, ValueError) as error:
             raise _damaged(path, error) from error
 
-    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
+    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, Rows]:
         """As in `Sink`: maps the file and copies the rows."""
         wanted = pa.array(np.asarray(positions, np.int64))
         try:

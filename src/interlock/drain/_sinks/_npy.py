@@ -1,4 +1,7 @@
-"""Folders of `.npy` files: `id.npy`, one file per output, and `shard.json`, which says what there must be."""
+"""Folders of `.npy` files: `id.npy`, one file per output, and `shard.json`, which says what there must be.
+
+A ragged output is two files: `NAME.values.npy` and `NAME.offsets.npy`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,15 @@ import numpy.typing as npt
 
 from interlock._core._protocols import ShardContent
 from interlock.drain._schema import ID_COLUMN
+from interlock.drain._sinks._flat import Flattened, read_columns
 from interlock.drain._times import TimedFile, writing
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from interlock._core._rows import Rows
 
 _INDEX = "shard.json"
 _WRITE_BYTES = 8 << 20
@@ -32,6 +38,7 @@ class NpySink:
 
     scheme = "npy"
     suffix = ""
+    ragged = True
 
     def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:  # noqa: ARG002 - it holds any id
         """As in `SupportsLimits`."""
@@ -57,7 +64,7 @@ class NpySink:
         except (*_DAMAGES, FileNotFoundError) as error:
             raise UsageError(f"{path} is no whole shard of ours", why=str(error)) from error
 
-    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
+    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, Rows]:
         """As in `Sink`: maps the files and copies the rows."""
         wanted = np.asarray(positions, np.int64)
         try:
@@ -65,7 +72,12 @@ class NpySink:
             for name in index["files"]:
                 _check_name(name)
             names = [name.removesuffix(".npy") for name in index["files"] if name != f"{ID_COLUMN}.npy"]
-            return {name: _map(path / f"{name}.npy", index["rows"])[wanted] for name in names}
+
+            def array_of(name: str) -> npt.NDArray[Any]:
+                return _map(path / f"{name}.npy")
+
+            ragged = index.get("ragged", ())
+            return read_columns(names, ragged, wanted, lambda name: array_of(name)[wanted], array_of)
         except _DAMAGES as error:
             raise UsageError(f"{path} is no whole shard of ours", why=str(error)) from error
 
@@ -75,11 +87,10 @@ def _require(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a s
         raise ValueError(what)
 
 
-def _map(path: Path, rows: int) -> npt.NDArray[Any]:
-    if rows and path.stat().st_size:
-        with suppress(ValueError):  # rows without bytes cannot be mapped
-            mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-            return mapped
+def _map(path: Path) -> npt.NDArray[Any]:
+    with suppress(ValueError):  # what has no bytes cannot be mapped
+        mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return mapped
     loaded: npt.NDArray[Any] = np.load(path, allow_pickle=False)
     return loaded
 
@@ -151,10 +162,11 @@ class _NpyShard:
         self._run = run
         self._ids: list[npt.NDArray[Any]] = []
         self._columns: dict[str, _Column] = {}
+        self._flattened = Flattened()
 
-    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, Rows]) -> None:
         """As in `ShardWriter`."""
-        for name, column in columns.items():
+        for name, column in self._flattened.arrays(columns).items():
             if name not in self._columns:
                 _check_name(f"{name}.npy")
                 dtype = column.dtype.newbyteorder("=")
@@ -171,7 +183,7 @@ class _NpyShard:
         np.save(self._path / f"{ID_COLUMN}.npy", ids, allow_pickle=False)
         names = [ID_COLUMN, *self._columns]
         sizes = {f"{name}.npy": (self._path / f"{name}.npy").stat().st_size for name in names}
-        index = {"run": self._run, "rows": len(ids), "files": sizes}
+        index = {"run": self._run, "rows": len(ids), "files": sizes, "ragged": self._flattened.ragged}
         (self._path / _INDEX).write_text(json.dumps(index, indent=1) + "\n", "utf-8")
 
     def abandon(self) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from interlock._core._rows import Rows
+
 
 @final
 class ParquetSink:
@@ -26,6 +27,7 @@ class ParquetSink:
 
     scheme = "parquet"
     suffix = ".parquet"
+    ragged = True
 
     def open_shard(self, path: Path, *, run: str) -> TableShard:
         """As in `Sink`."""
@@ -41,7 +43,7 @@ class ParquetSink:
         except (pa.ArrowException, KeyError, ValueError) as error:
             raise _damaged(path, error) from error
 
-    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
+    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, Rows]:
         """As in `Sink`: reads only the row groups that hold the positions."""
         wanted = np.asarray(positions, np.int64)
         try:
@@ -83,7 +85,7 @@ def _compressible(schema: pa.Schema) -> list[str]:
     paths = []
     for field in schema:
         path, kind = field.name, field.type
-        while pa.types.is_fixed_size_list(kind):
+        while pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
             path, kind = f"{path}.list.element", kind.value_type
         if not pa.types.is_floating(kind):
             paths.append(path)

@@ -1,4 +1,7 @@
-"""Safetensors files: tensor `id` and one per output. Written and checked here, bytes as they are: nothing is cast."""
+"""Safetensors files: tensor `id` and one per output. Written and checked here, bytes as they are: nothing is cast.
+
+A ragged output is two tensors: `NAME.values` and `NAME.offsets`.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,15 @@ import numpy.typing as npt
 
 from interlock._core._protocols import ShardContent
 from interlock.drain._schema import ID_COLUMN, NARROW
+from interlock.drain._sinks._flat import Flattened, read_columns
 from interlock.drain._times import TimedFile, writing
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from interlock._core._rows import Rows
 
 _CODES = dict(
     zip(
@@ -50,6 +56,9 @@ _TAKEN = {
     _OFFSETS: "the tensor of that name says where ids that are strings begin",
 }
 _RUN_KEY = "interlock.run"
+_RAGGED_KEY = "interlock.ragged"
+"""Names of the ragged outputs, in JSON: the format's metadata are strings."""
+
 _LENGTH_BYTES = 8
 _ALIGNMENT = 8
 _MOST_HEADER_BYTES = 100_000_000
@@ -65,6 +74,7 @@ class SafetensorsSink:
     scheme = "safetensors"
     suffix = ".safetensors"
     dtypes = NARROW
+    ragged = True
 
     def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:  # noqa: ARG002 - it holds any id
         """As in `SupportsLimits`."""
@@ -89,13 +99,17 @@ class SafetensorsSink:
         except _DAMAGES as error:
             raise _damaged(path, error) from error
 
-    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
+    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, Rows]:
         """As in `Sink`: maps the file and copies the rows."""
         wanted = np.asarray(positions, np.int64)
         try:
-            tensors = _Header.read(path).tensors
-            names = [name for name in tensors if name not in {ID_COLUMN, _OFFSETS}]
-            return {name: np.array(_map(path, tensors[name])[wanted]) for name in names}
+            header = _Header.read(path)
+            names = [name for name in header.tensors if name not in {ID_COLUMN, _OFFSETS}]
+
+            def array_of(name: str) -> npt.NDArray[Any]:
+                return _map(path, header.tensors[name])
+
+            return read_columns(names, header.ragged, wanted, lambda name: np.array(array_of(name)[wanted]), array_of)
         except _DAMAGES as error:
             raise _damaged(path, error) from error
 
@@ -125,6 +139,7 @@ class _Header:
 
     run: str
     tensors: dict[str, _Tensor]
+    ragged: list[str]
 
     @classmethod
     def read(cls, path: Path) -> _Header:
@@ -135,7 +150,8 @@ class _Header:
             if length > _MOST_HEADER_BYTES or begin > size_bytes:
                 raise ValueError("it ends in its header")
             content: dict[str, Any] = json.loads(file.read(length))
-        run = str(content.pop(_METADATA, {}).get(_RUN_KEY, ""))
+        told = content.pop(_METADATA, {})
+        ragged = list(map(str, json.loads(told.get(_RAGGED_KEY, "[]"))))
         tensors = {name: _tensor(one, begin) for name, one in content.items()}
         end = begin
         for one in sorted(tensors.values(), key=lambda tensor: tensor.offset_bytes):
@@ -144,7 +160,7 @@ class _Header:
             end += one.size_bytes
         if end != size_bytes:
             raise ValueError(f"it has {size_bytes:,} bytes, and its tensors end at {end:,}")
-        return cls(run, tensors)
+        return cls(str(told.get(_RUN_KEY, "")), tensors, ragged)
 
 
 def _tensor(value: dict[str, Any], begin: int) -> _Tensor:
@@ -234,10 +250,11 @@ class _SafetensorsShard:
         self._file = TimedFile(path, "xb")
         self._ids: list[npt.NDArray[Any]] = []
         self._spools: dict[str, _Spool] = {}
+        self._flattened = Flattened()
 
-    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, Rows]) -> None:
         """As in `ShardWriter`."""
-        for name, column in columns.items():
+        for name, column in self._flattened.arrays(columns).items():
             if name not in self._spools:
                 dtype = column.dtype if column.dtype.name in NARROW else column.dtype.newbyteorder("<")
                 self._spools[name] = _Spool(self._folder, dtype, column.shape[1:])
@@ -265,7 +282,8 @@ class _SafetensorsShard:
             self._file.close()
 
     def _header(self, spools: Mapping[str, _Spool]) -> bytes:
-        content: dict[str, Any] = {_METADATA: {_RUN_KEY: self._run}}
+        ragged = {_RAGGED_KEY: json.dumps(self._flattened.ragged)} if self._flattened.ragged else {}
+        content: dict[str, Any] = {_METADATA: {_RUN_KEY: self._run, **ragged}}
         end = 0
         for name, spool in spools.items():
             offsets = [end, end + spool.size_bytes]

@@ -1,4 +1,7 @@
-"""Rows as Arrow tables and back: a column `id` and one per output; vectors and higher ranks are fixed-size lists."""
+"""Rows as Arrow tables and back: a column `id` and one per output; vectors and higher ranks are fixed-size lists.
+
+Ragged rows are lists of any length.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from interlock._core._rows import RaggedRows
 from interlock.drain._schema import ID_COLUMN
 from interlock.drain._times import TimedFile
 from interlock.errors import UsageError
@@ -17,9 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from interlock._core._rows import Rows
+
 RUN_KEY = b"interlock.run"
 _GATHER_BYTES = 8 << 20
 """Size of a row group or record batch before encoding; smaller writes are gathered until they make one."""
+
+_MOST_VALUES = 2**31 - 1
+"""Values in the lists of one array: their offsets have 32 bits."""
 
 
 @final
@@ -30,7 +39,7 @@ class Gathered:
         self._tables: list[pa.Table] = []
         self._size_bytes = 0
 
-    def add(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> Iterator[tuple[pa.Table, int]]:
+    def add(self, ids: npt.NDArray[Any], columns: Mapping[str, Rows]) -> Iterator[tuple[pa.Table, int]]:
         """Take rows; yield each table that is to be written now, and how many rows of it go together.
 
         A table may lie over the memory of the arrays, and must be written before the next one is asked for.
@@ -40,7 +49,8 @@ class Gathered:
         size_bytes = ids.nbytes + sum(column.nbytes for column in columns.values())
         if size_bytes >= _GATHER_BYTES:
             yield from self.rest()
-            yield to_arrow(ids, columns, copy=False), max(1, _GATHER_BYTES * len(ids) // size_bytes)
+            for some, part in _within_lists(ids, columns):
+                yield to_arrow(some, part, copy=False), max(1, _GATHER_BYTES * len(ids) // size_bytes)
             return
         self._tables.append(to_arrow(ids, columns, copy=True))
         self._size_bytes += size_bytes
@@ -85,7 +95,7 @@ class TableShard:
         self._writer: Any = None
         self._gathered = Gathered()
 
-    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, Rows]) -> None:
         """As in `ShardWriter`. Copies: only writes that are too small for a piece of their own."""
         self._write(self._gathered.add(ids, columns))
 
@@ -112,11 +122,32 @@ class TableShard:
             self._writer.write_table(table, rows)
 
 
-def to_arrow(ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]], *, copy: bool) -> pa.Table:
+def _within_lists(ids: npt.NDArray[Any], columns: Mapping[str, Rows]) -> Iterator[tuple[Any, Mapping[str, Rows]]]:
+    """Yield rows, so few at a time that a list's 32 bits count their values."""
+    counts = [len(column.values) for column in columns.values() if isinstance(column, RaggedRows)]
+    if max(counts, default=0) <= _MOST_VALUES:
+        yield ids, columns
+        return
+    if len(ids) == 1:
+        raise UsageError(f"a row of {max(counts):,} values is too long for a list", hint="use npy:PATH or zarr:PATH")
+    middle = len(ids) // 2
+    for part in (slice(middle), slice(middle, None)):
+        yield from _within_lists(ids[part], {name: column[part] for name, column in columns.items()})
+
+
+def to_arrow(ids: npt.NDArray[Any], columns: Mapping[str, Rows], *, copy: bool) -> pa.Table:
     """Return rows as a table; over the memory of `columns` where `copy` does not say otherwise."""
     arrays = [pa.array(ids.tolist(), pa.string()) if ids.dtype.kind == "U" else pa.array(np.array(ids))]
-    arrays += [_lists(name, np.array(column) if copy else column) for name, column in columns.items()]
+    arrays += [_column(name, column, copy=copy) for name, column in columns.items()]
     return pa.Table.from_arrays(arrays, names=[ID_COLUMN, *columns])
+
+
+def _column(name: str, column: Rows, *, copy: bool) -> pa.Array:
+    if not isinstance(column, RaggedRows):
+        return _lists(name, np.array(column) if copy else column)
+    values = _lists(name, np.array(column.values) if copy else column.values)
+    offsets = pa.array(column.offsets.astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, values, type=pa.list_(pa.field("element", values.type)))
 
 
 def _lists(name: str, column: npt.NDArray[Any]) -> pa.Array:
@@ -133,11 +164,18 @@ def _lists(name: str, column: npt.NDArray[Any]) -> pa.Array:
     return array
 
 
-def from_arrow(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Return a column as the array that it was made of."""
+def from_arrow(column: pa.ChunkedArray) -> Rows:
+    """Return a column as the rows that it was made of."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # what `combine_chunks` returns differs between versions
         array = array.chunk(0)
+    if not pa.types.is_list(array.type):
+        return _array(array)
+    offsets = array.offsets.to_numpy().astype(np.int64)
+    return RaggedRows(_array(array.flatten()), offsets - offsets[0])
+
+
+def _array(array: pa.Array) -> npt.NDArray[Any]:
     shape = [len(array)]
     while pa.types.is_fixed_size_list(array.type):
         shape.append(array.type.list_size)

@@ -7,19 +7,23 @@ import json
 import tarfile
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import IO, TYPE_CHECKING, Any, final
 
 import numpy as np
 import numpy.typing as npt
 
 from interlock._core._protocols import ShardContent
+from interlock._core._rows import RaggedRows
+from interlock.drain._ragged import ragged_of
 from interlock.drain._times import TimedFile
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from interlock._core._rows import Rows
 
 _MARK = "__interlock__"
 """Member at the end that says what there must be; WebDataset skips names of that form."""
@@ -29,6 +33,9 @@ _SUFFIX = ".npy"
 _PLAIN_SIZE_BYTES = 8**11 - 1
 """Larger members have a header of more than one block."""
 _BUFFER_BYTES = 1 << 20
+_MOST_HEADS = 1 << 12
+"""Shapes of rows whose headers are kept."""
+
 _DAMAGES = (
     *(tarfile.TarError, KeyError, TypeError, ValueError, AttributeError, EOFError),
     *(OverflowError, RecursionError),  # numbers and nesting that nobody writes
@@ -43,6 +50,7 @@ class WebDatasetSink:
     suffix = ".tar"
     in_python = True  # one thread at a time can make members
     dtypes: frozenset[str] = frozenset()
+    ragged = True
 
     def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:
         """As in `SupportsLimits`."""
@@ -60,12 +68,15 @@ class WebDatasetSink:
         content = _Content.read(path)
         return ShardContent(content.run, content.ids)
 
-    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
+    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, Rows]:
         """As in `Sink`."""
         content = _Content.read(path)
         with path.open("rb") as file:
             try:
-                return {name: _rows(file, [places[at] for at in positions]) for name, places in content.places.items()}
+                return {
+                    name: _rows(file, [places[at] for at in positions], ragged=name in content.ragged)
+                    for name, places in content.places.items()
+                }
             except (ValueError, IndexError, EOFError) as error:
                 raise _damaged(path, error) from error
 
@@ -118,6 +129,7 @@ class _Content:
     run: str = ""
     ids: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, np.int64))
     places: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    ragged: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, path: Path) -> _Content:
@@ -156,6 +168,7 @@ class _Content:
         if file.tell() != end + len(_END) or _read_at(file, end, len(_END)) != _END:
             raise ValueError("it is cut short, or goes on behind its end")
         content.run = str(told["run"])
+        content.ragged = frozenset(told.get("ragged", ()))
         content.ids = np.array(keys, np.str_) if told["ids"] == "str" else np.array(keys, np.int64)
         if told["rows"] != len(keys) or any(len(places) != len(keys) for places in content.places.values()):
             raise ValueError(f"it has {len(keys):,} keys, and should have {told['rows']:,}")
@@ -176,9 +189,9 @@ def _read_at(file: IO[bytes], offset: int, size_bytes: int) -> bytes:
     return content
 
 
-def _rows(file: IO[bytes], places: Sequence[tuple[int, int]]) -> npt.NDArray[Any]:
+def _rows(file: IO[bytes], places: Sequence[tuple[int, int]], *, ragged: bool) -> Rows:
     rows = [np.load(io.BytesIO(_read_at(file, *place)), allow_pickle=False) for place in places]
-    return np.stack(rows)
+    return ragged_of(rows) if ragged else np.stack(rows)
 
 
 @final
@@ -190,20 +203,23 @@ class _TarShard:
         self._file = io.BufferedWriter(TimedFile(path, "xb"), _BUFFER_BYTES)
         self._kind = ""
         self._rows = 0
+        self._ragged: list[str] = []
 
-    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, Rows]) -> None:
         """As in `ShardWriter`."""
         self._note(ids, columns)
-        heads = {name: _head(column) for name, column in columns.items()}
-        native = {name: np.ascontiguousarray(one, one.dtype.newbyteorder("=")) for name, one in columns.items()}
+        native = {name: _native(column) for name, column in columns.items()}
         for row, one in enumerate(ids.tolist()):
             for name, column in native.items():
-                self._member(f"{one}.{name}{_SUFFIX}", heads[name], column[row : row + 1].reshape(-1).view(np.uint8))
+                value = column[row]
+                head = _head(value.dtype, value.shape)
+                self._member(f"{one}.{name}{_SUFFIX}", head, value.reshape(-1).view(np.uint8))
         self._rows += len(ids)
 
-    def _note(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _note(self, ids: npt.NDArray[Any], columns: Mapping[str, Rows]) -> None:
         """Refuse what no member can be called."""
         _check_names(list(columns))
+        self._ragged = [name for name, column in columns.items() if isinstance(column, RaggedRows)]
         self._kind = "str" if ids.dtype.kind == "U" else "int"
         if self._kind == "str":
             for one in ids.tolist():
@@ -211,8 +227,8 @@ class _TarShard:
 
     def close(self) -> None:
         """As in `ShardWriter`."""
-        told = json.dumps({"run": self._run, "rows": self._rows, "ids": self._kind}).encode()
-        self._member(_MARK, told, np.empty(0, np.uint8))
+        told = {"run": self._run, "rows": self._rows, "ids": self._kind, "ragged": self._ragged}
+        self._member(_MARK, json.dumps(told).encode(), np.empty(0, np.uint8))
         self._file.write(_END)
         self._file.close()
 
@@ -256,10 +272,17 @@ def _header(name: str, size_bytes: int) -> bytes:
     return encoded.ljust(_NAME_BYTES, b"\0") + blank[:before] + checksum + blank[before + len(checksum) :]
 
 
-def _head(column: npt.NDArray[Any]) -> bytes:
+def _native(column: Rows) -> Rows:
+    """Return rows of this machine's byte order, each of which is contiguous."""
+    if isinstance(column, RaggedRows):
+        return RaggedRows(np.ascontiguousarray(column.values, column.dtype.newbyteorder("=")), column.offsets)
+    return np.ascontiguousarray(column, column.dtype.newbyteorder("="))
+
+
+@lru_cache(_MOST_HEADS)
+def _head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """Return what comes before the bytes of one row in a `.npy` file."""
     head = io.BytesIO()
-    descr = np.lib.format.dtype_to_descr(column.dtype.newbyteorder("="))
-    header = {"descr": descr, "fortran_order": False, "shape": column.shape[1:]}
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(head, header)
     return head.getvalue()

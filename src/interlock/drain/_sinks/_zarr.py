@@ -1,4 +1,7 @@
-"""Zarr groups of version 3: the ids are the coordinate `id`, and each output is an array along it."""
+"""Zarr groups of version 3: the ids are the coordinate `id`, and each output is an array along it.
+
+A ragged output is two arrays along axes of their own: `NAME.values` and `NAME.offsets`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, final
 
@@ -18,12 +22,15 @@ from zarr.storage import LocalStore
 from interlock._core._protocols import ShardContent
 from interlock.drain._files import files_of
 from interlock.drain._schema import ID_COLUMN
+from interlock.drain._sinks._flat import Flattened, read_columns
 from interlock.drain._times import count_as_writing
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from interlock._core._rows import Rows
 
 _KEY = "interlock"
 _METADATA = "zarr.json"
@@ -45,6 +52,7 @@ class ZarrSink:
     scheme = "zarr"
     suffix = ".zarr"
     dtypes: frozenset[str] = frozenset()
+    ragged = True
 
     def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:  # noqa: ARG002 - it holds any id
         """As in `SupportsLimits`."""
@@ -69,14 +77,19 @@ class ZarrSink:
         except _DAMAGES as error:
             raise _damaged(path, error) from error
 
-    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
+    def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, Rows]:
         """As in `Sink`: reads the chunks that hold the positions."""
         wanted = np.asarray(positions, np.int64)
         unique, places = np.unique(wanted, return_inverse=True)
         try:
             group = _group(path)
+            ragged: Any = group.attrs[_KEY]
             names = [name for name in group if name != ID_COLUMN]
-            return {name: np.asarray(_array(group, name).oindex[(unique,)])[places] for name in names}
+
+            def rows_of(name: str) -> npt.NDArray[Any]:
+                return np.asarray(_array(group, name).oindex[(unique,)])[places]
+
+            return read_columns(names, ragged.get("ragged", ()), wanted, rows_of, partial(_array, group))
         except _DAMAGES as error:
             raise _damaged(path, error) from error
 
@@ -123,18 +136,20 @@ class _Column:
     Codecs see whole chunks: what is missing from the last one takes its place on the storage too.
     """
 
-    def __init__(self, group: Any, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> None:
+    def __init__(self, group: Any, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...], axis: str) -> None:
         self._group = group
         self._name = name
         self._dtype = dtype
+        self._row_shape = row_shape
+        self._axis = axis
         self._chunk_rows = max(1, _CHUNK_BYTES // (math.prod(row_shape) * dtype.itemsize))
         self._array: Any = None
         self._held: npt.NDArray[Any] | None = None
         self._held_rows = 0
         self._rows = 0
 
-    def _make(self, row_shape: tuple[int, ...], chunk_rows: int) -> Any:
-        dtype, name = self._dtype, self._name
+    def _make(self, chunk_rows: int) -> Any:
+        dtype, name, row_shape = self._dtype, self._name, self._row_shape
         return self._group.create_array(
             name,
             shape=(0, *row_shape),
@@ -144,7 +159,7 @@ class _Column:
             compressors=None if dtype.kind == "f" else "auto",
             # A chunk that is lost reads as this: it should not look like a value that a model gives.
             fill_value=np.nan if dtype.kind == "f" else 0,
-            dimension_names=(ID_COLUMN, *(f"{name}.axis{axis}" for axis in range(1, 1 + len(row_shape)))),
+            dimension_names=(self._axis, *(f"{name}.axis{axis}" for axis in range(1, 1 + len(row_shape)))),
             config={"write_empty_chunks": True},
         )
 
@@ -169,14 +184,16 @@ class _Column:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that are held."""
+        """Write the rows that are held; if there never were any, an array of none."""
         if self._held is not None and self._held_rows:
             self._write(self._held[: self._held_rows])
             self._held_rows = 0
+        if self._array is None:
+            self._array = self._make(self._chunk_rows)
 
     def _write(self, rows: npt.NDArray[Any]) -> None:
         if self._array is None:
-            self._array = self._make(rows.shape[1:], min(self._chunk_rows, len(rows)))
+            self._array = self._make(min(self._chunk_rows, len(rows)))
         start, self._rows = self._rows, self._rows + len(rows)
         self._array.resize((self._rows, *rows.shape[1:]))
         self._array[start : self._rows] = rows
@@ -264,14 +281,16 @@ class _ZarrShard:
         self._group: Any = zarr.create_group(_Folder(path, self._writes), zarr_format=3)
         self._ids: list[npt.NDArray[Any]] = []
         self._columns: dict[str, _Column] = {}
+        self._flattened = Flattened()
 
-    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write(self, ids: npt.NDArray[Any], columns: Mapping[str, Rows]) -> None:
         """As in `ShardWriter`."""
-        for name, column in columns.items():
+        for name, column in self._flattened.arrays(columns).items():
             if name not in self._columns:
                 _check_name(name)
                 dtype = column.dtype.newbyteorder("=")
-                self._columns[name] = _Column(self._group, name, dtype, column.shape[1:])
+                axis = ID_COLUMN if self._flattened.is_along_rows(name) else f"{name}.axis0"
+                self._columns[name] = _Column(self._group, name, dtype, column.shape[1:], axis)
             with self._writes.counted():
                 self._columns[name].append(column)
         self._ids.append(np.array(ids))
@@ -297,7 +316,8 @@ class _ZarrShard:
         array[:] = ids
         files = {file.relative_to(self._path).as_posix(): file.stat().st_size for file in files_of(self._path)}
         del files[_METADATA]  # it is about to hold this
-        self._group.update_attributes({_KEY: {"run": self._run, "rows": len(ids), "files": files}})
+        told = {"run": self._run, "rows": len(ids), "files": files, "ragged": self._flattened.ragged}
+        self._group.update_attributes({_KEY: told})
 
     def abandon(self) -> None:
         """As in `ShardWriter`."""
