@@ -63,7 +63,7 @@ def test_a_folder_without_permission_is_one_clear_line(sink, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied", "/out")
 
     monkeypatch.setattr(Folder, "make", refuse)
-    with pytest.raises(SinkError, match=r"cannot open .*Permission denied \(/out\).*check the path"):
+    with pytest.raises(SinkError, match=r"cannot open .*Permission denied \(/out\).*check the permissions"):
         Drain(sink)
 
 

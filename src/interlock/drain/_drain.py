@@ -37,7 +37,7 @@ from interlock.drain._store import Store
 from interlock.drain._tickets import Ticket
 from interlock.drain._times import Stopwatch
 from interlock.drain._todo import check_rank, todo
-from interlock.drain._writer import Writer, WriterSettings, forget
+from interlock.drain._writer import Writer, WriterSettings, forget, leave
 from interlock.errors import BoundError, DeviceError, InterlockError, LeaseError, UsageError
 from interlock.frameworks import process_rank
 
@@ -350,7 +350,8 @@ class Drain:
         Raises:
             SinkError: Writing failed, now or before; what was committed stays. Raised by every call.
             SinkConflictError: Two ranks wrote the same id with other bytes. Both rows stay where they are.
-            BoundError: It took longer than `timeout_s`; what is not committed is given up.
+            BoundError: It took longer than `timeout_s`; what is not committed is given up. Raised by every call. The
+                folder stays locked while the writer hangs, since it may yet write.
         """
         if os.getpid() != self._pid:
             return
@@ -371,8 +372,11 @@ class Drain:
         try:
             self._link.raise_failure()
             self._flush()
+        except BoundError as error:
+            self._link.failure = self._link.failure or error  # every later call says so too
+            raise
         finally:
-            ended = self._writer.stop(_STOP_BOUND_S)
+            ended = self._writer.stop(_STOP_BOUND_S) or leave(self._writer)
         if not ended:
             raise BoundError(f"the writer of {self.sink} does not end", why=f"it is {self._link.doing}")
         if isinstance(self._store, Store) and self._store.has_peers:

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, final
 
 from interlock.drain._failures import FailureLog
+from interlock.drain._hints import storage_hint
 from interlock.drain._holdings import Holdings
 from interlock.drain._ids import IdArray, kind_of
 from interlock.drain._layout import parse_name
@@ -35,7 +36,7 @@ def storage_errors(text: str, doing: str) -> Iterator[None]:
         raise SinkError(
             f"cannot {doing} {text}",
             why=f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}",
-            hint="check the path, its permissions and the space left",
+            hint=storage_hint(error, text.partition(":")[2]) or "check the path, its permissions and the space left",
         ) from error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import os
 import threading
 import time
@@ -18,6 +17,7 @@ from interlock._core._events import Access, emit, host_timeline, observed
 from interlock._core._fence import Fence
 from interlock._core._sites import here
 from interlock._waiting import wait
+from interlock.drain._hints import storage_hint
 from interlock.drain._jobs import Ended, FailJob, FlushJob, Rejected, RowsJob, StopJob, Written
 from interlock.drain._null import NullPublisher, NullStore
 from interlock.drain._publish import Publisher
@@ -251,7 +251,8 @@ class Writer:
         hint = "what was committed stays; run again to go on"
         if isinstance(error, OSError):
             reason = f"{error.strerror or error}"
-            hint = _hint_for(error, self._store.place)
+            step = storage_hint(error, self._store.place)
+            hint = f"{step}; {hint}" if step else hint
         failure = SinkError(f"writing to {self._store.text} failed", why=reason, hint=hint)
         failure.__cause__ = error
         return failure
@@ -274,17 +275,6 @@ class Writer:
         self.times.end()
 
 
-def _hint_for(error: OSError, root: str) -> str:
-    committed = "what was committed stays; run again to go on"
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return f"free some space for {root}; {committed}"
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return f"check the permissions of {root}; {committed}"
-    if error.errno == errno.EFBIG:
-        return f"lower shard_bytes or raise the limit on file sizes; {committed}"
-    return committed
-
-
 def _describe(ids: IdArray) -> str:
     first, last = ids[0], ids[-1]
     return f"row {first!s}" if len(ids) == 1 else f"{len(ids)} rows ({first!s} to {last!s})"
@@ -304,9 +294,18 @@ def _register(writer: Writer) -> None:
 
 def _stop_all() -> None:
     """At exit: end the writers of drains that nobody closed, in bounded time."""
-    for writer in tuple(_live):
-        if writer.pid == os.getpid():
-            abandon(writer, _EXIT_BOUND_S)
+    until_s = time.monotonic() + _EXIT_BOUND_S
+    writers = [writer for writer in tuple(_live) if writer.pid == os.getpid()]
+    for writer in writers:
+        writer.stop(0.0)
+    for writer in writers:
+        abandon(writer, max(0.0, until_s - time.monotonic()))
+
+
+def leave(writer: Writer) -> bool:
+    """Do not wait at exit for a writer that hangs, and was waited for: the system ends it, and its locks, with us."""
+    _live.discard(writer)
+    return False
 
 
 def abandon(writer: Writer, timeout_s: float) -> None:
