@@ -9,6 +9,8 @@ import tarfile
 import zlib
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from interlock.drain import Drain, open_sink, read_committed
@@ -141,3 +143,18 @@ def test_ids_of_another_width_are_the_same_ids(tmp_path):
     manifest.write_bytes(b"")
     with Drain(sink) as drain:
         assert 1 in drain.committed
+
+
+@pytest.mark.parametrize("ids", [[1, 2], ["a", "b"]], ids=["int", "str"])
+def test_a_table_with_a_row_without_an_id_is_no_shard(tmp_path, ids):
+    sink = f"parquet:{tmp_path / 'out'}"
+    with Drain(sink) as drain:
+        drain.put(ids, {"x": np.ones(2)})
+    (shard,) = (tmp_path / "out").glob("part-*")
+    table = pq.read_table(shard)
+    holed = pa.array([ids[0], None], table.schema.field("id").type)
+    pq.write_table(table.set_column(0, "id", holed), shard)
+    (tmp_path / "out/_interlock/manifest.jsonl").write_bytes(b"")
+    with pytest.warns(RuntimeWarning, match="a row of it has no id"), Drain(sink) as drain:
+        assert len(drain.committed) == 0
+    assert not list((tmp_path / "out").glob("part-*"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from interlock._core._rows import RaggedRows
 from interlock.drain._schema import ID_COLUMN
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 RUN_KEY = b"interlock.run"
 _GATHER_BYTES = 8 << 20
+_TEXTS = 1 << 16
 """Size of a row group or record batch before encoding; smaller writes are gathered until they make one."""
 
 _MOST_VALUES = 2**31 - 1
@@ -186,8 +188,20 @@ def _array(array: pa.Array) -> npt.NDArray[Any]:
 
 def ids_of(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     """Return the ids in a column; raises ValueError if it holds something else."""
+    if column.null_count:
+        raise ValueError("a row of it has no id")
     if pa.types.is_string(column.type):
-        return np.array(column.to_pylist(), np.str_)
+        return _texts_of(column)
     if not pa.types.is_int64(column.type):
         raise ValueError(f"its ids are {column.type}")
     return np.array(column.to_numpy(), np.int64)
+
+
+def _texts_of(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """Return strings as an array; of them, few at a time are objects of Python's."""
+    longest = pc.max(pc.utf8_length(column)).as_py() or 1
+    texts = np.empty(len(column), f"U{longest}")
+    for start in range(0, len(column), _TEXTS):
+        part = column.slice(start, _TEXTS)
+        texts[start : start + _TEXTS] = part.to_pylist()
+    return texts
