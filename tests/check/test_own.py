@@ -112,7 +112,7 @@ def _collect_without_proof(ring: Ring) -> int:
 
 def test_a_drain_whose_writer_does_not_wait_is_found(monkeypatch, tmp_path):
     """The zeros in the predictions, planted in our own drain."""
-    monkeypatch.setattr("interlock.drain._writer.wait", lambda *_, **__: None)
+    monkeypatch.setattr("interlock.drain._lane.wait", lambda *_, **__: None)
     with folded() as fold:
         drain_program(SimulatedDevice("lazy"), tmp_path)
     assert "early-read" in kinds(fold)

@@ -24,15 +24,17 @@ SMALL = 190
 
 SCENARIOS = [
     *(
-        (step, occurrence, LARGE)
+        (step, occurrence, LARGE, 1)
         for step in (*STEPS, "torn", "created")
         for occurrence in ([0, 2] if step in LATER_TOO else [0])
     ),
-    *((step, 3, SMALL) for step in (*STEPS, "torn") if step != "schema"),
+    *((step, 3, SMALL, 1) for step in (*STEPS, "torn") if step != "schema"),
+    *((step, 0 if step == "schema" else 4, SMALL, 3) for step in (*STEPS, "torn")),
 ]
+"""Step, how often it was reached before, bytes of a shard, writers."""
 
 CHILDREN = r"""
-import json, os, signal, sys
+import json, os, signal, sys, threading
 import numpy as np
 from interlock.drain import Drain, Ragged, _folder, _publish, open_sink
 
@@ -42,9 +44,13 @@ open_sink(f"{sink}:nowhere")  # so that its package is imported once
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-def child(path, step, occurrence, shard_bytes):
+def child(path, step, occurrence, shard_bytes, writers):
     hits = [0]
+    together, came = threading.Barrier(writers), threading.local()
     def run_step(name, action):
+        if name == "write" and not getattr(came, "before", False):
+            came.before = True
+            together.wait(20)  # each writer has a shard of its own from here on
         if step == "torn" and name == "record" and hits[0] == occurrence:
             with open(f"{path}/_interlock/manifest.jsonl", "ab") as file:
                 file.write(b'{"shard":"part-')
@@ -57,22 +63,22 @@ def child(path, step, occurrence, shard_bytes):
     _publish.run_step = run_step
     if step == "created":
         _folder.replace_file = lambda *given: die()
-    drain = Drain(f"{sink}:{path}", total=40, fingerprint={"model": "m"}, shard_bytes=shard_bytes)
+    drain = Drain(f"{sink}:{path}", total=40, fingerprint={"model": "m"}, shard_bytes=shard_bytes, writers=writers)
     with open(f"{path}.committed", "w") as told:
         for start in range(0, 40, 5):
             ids = np.arange(start, start + 5)
             tokens = Ragged([np.full(one % 4, one) for one in ids])
             drain.put(ids, {"output": ids * 1.5, "vector": np.repeat(ids[:, None], 3, 1), "tokens": tokens})
-            if start % 10 == 5:
+            if (start // 5 + 1) % (2 if writers == 1 else 4) == 0:
                 drain.flush()
                 told.write(" ".join(map(str, range(start + 5))) + "\n")
                 told.flush()
     drain.close()
 
-for at, (step, occurrence, shard_bytes) in enumerate(scenarios):
+for at, (step, occurrence, shard_bytes, writers) in enumerate(scenarios):
     pid = os.fork()
     if pid == 0:
-        child(f"{folder}/{at}", step, occurrence, shard_bytes)
+        child(f"{folder}/{at}", step, occurrence, shard_bytes, writers)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (step, occurrence, status)

@@ -29,10 +29,10 @@ from interlock.drain import (
     read_status,
     verify_sink,
 )
+from interlock.drain._lane import Lane
 from interlock.drain._outputs import leaves_of
 from interlock.drain._schema import Column
 from interlock.drain._sinks._npy import NpySink
-from interlock.drain._writer import Writer
 from interlock.errors import CorruptionError, SinkConflictError, UsageError
 from interlock.feed.sources import ArrowSource, ParquetSource
 from interlock.lowlevel import DeviceArray
@@ -407,14 +407,14 @@ def test_padding_may_be_nan_and_a_value_may_not():
 
 
 def test_a_change_of_borrowed_rows_is_found(tmp_path, monkeypatch):
-    land = Writer._land
+    land = Lane._land
     values = PADDED.copy()
 
     def changed(writer, job, rows):
         values[3, 0] += 1
         return land(writer, job, rows)
 
-    monkeypatch.setattr(Writer, "_land", changed)
+    monkeypatch.setattr(Lane, "_land", changed)
     with pytest.raises(CorruptionError, match=r"output 'h' of put 0 .* was wrong when it had landed"):  # noqa: SIM117
         with Drain(f"npy:{tmp_path / 'out'}", verify=True, borrow=True) as drain:
             drain.put(range(5), {"h": Ragged(values, lengths=LENGTHS)})

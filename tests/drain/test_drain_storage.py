@@ -387,7 +387,7 @@ def test_a_full_disk_at_any_step_loses_nothing_committed_and_is_one_clear_line(s
         with pytest.raises(SinkError, match=message):
             use()
     assert not ticket.committed
-    assert not drain._writer._thread.is_alive()
+    assert not any(lane.thread.is_alive() for lane in drain._writer.lanes)
     full["now"] = False
     with Drain(sink) as again:
         left = [one for one in (1, 2, 3) if one not in again.committed]
@@ -481,10 +481,10 @@ def test_a_program_that_never_closes_exits_cleanly_and_is_told_what_it_lost(tmp_
 
 def test_a_drain_that_is_dropped_frees_its_folder(sink):
     drain = Drain(sink)
-    thread = drain._writer._thread
+    (lane,) = drain._writer.lanes
     with pytest.warns(ResourceWarning, match="was not closed: 0 rows"):
         del drain
-    thread.join(20)
+    lane.thread.join(20)
     write(sink, [1])
 
 

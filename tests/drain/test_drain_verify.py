@@ -16,9 +16,9 @@ from interlock._core._protocols import DeviceArray
 from interlock.check._hazards import Fold
 from interlock.devices import SimulatedDevice
 from interlock.drain import _intake
+from interlock.drain._lane import Lane
 from interlock.drain._publish import Publisher
 from interlock.drain._staging import Claim
-from interlock.drain._writer import Writer
 from interlock.errors import CorruptionError, DeviceError
 from interlock.lowlevel import observe
 
@@ -129,13 +129,13 @@ def test_values_from_the_wrong_place_are_named(tmp_path):
 def hold_writer(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Let the writer do nothing before the event is set."""
     go = threading.Event()
-    do = Writer._do
+    do = Lane._do
 
     def held(self, job):
         assert go.wait(30)
         do(self, job)
 
-    monkeypatch.setattr(Writer, "_do", held)
+    monkeypatch.setattr(Lane, "_do", held)
     return go
 
 

@@ -20,11 +20,13 @@ from interlock.drain._explain import explain, setting_of
 from interlock.drain._ids import as_ids, first_of_each, kind_of
 from interlock.drain._idsets import IdSet, IdView
 from interlock.drain._intake import Intake
-from interlock.drain._jobs import FailJob, FlushJob, Link
+from interlock.drain._jobs import FailJob, FlushJob
+from interlock.drain._lane import WriterSettings
 from interlock.drain._leaves import Leaf
+from interlock.drain._link import Link
 from interlock.drain._maintain import settle_sink
 from interlock.drain._metrics import prometheus_text
-from interlock.drain._options import check_choice, check_positive, check_restart, check_total
+from interlock.drain._options import check_choice, check_positive, check_restart, check_total, check_writers
 from interlock.drain._outputs import host_leaves, leaves_of
 from interlock.drain._ragged import chosen
 from interlock.drain._reductions import check_reductions, reduced
@@ -37,7 +39,7 @@ from interlock.drain._store import Store
 from interlock.drain._tickets import Ticket
 from interlock.drain._times import Stopwatch
 from interlock.drain._todo import check_rank, todo
-from interlock.drain._writer import Writer, WriterSettings, forget, leave
+from interlock.drain._writer import Writer, forget, leave
 from interlock.errors import BoundError, DeviceError, InterlockError, LeaseError, UsageError
 from interlock.frameworks import process_rank
 
@@ -91,6 +93,10 @@ class Drain:
             much there, and a put that is larger its whole size besides. `put` blocks while they are in use. A row that
             is larger travels alone, through slots of half the budget into host memory of its own: so then the host
             holds that row and the budget.
+        writers: Threads that encode and write, each a shard of its own: shards interleave, the rows of a put stay
+            together unless it is large. A second one begins a shard when rows for a whole one wait. `auto`: one, and
+            while `put` waits for it another, up to four or the processors, as long as each brings a tenth. A function
+            as sink and `null:` have one, and get rows in the order of the puts.
         shard_bytes: Size at which a shard is committed.
         commit_interval_s: Age at which it is.
         nan: `fail` records rows with a NaN as failed in place of writing them.
@@ -131,6 +137,7 @@ class Drain:
         rank: Literal["auto"] | tuple[int, int] = "auto",
         borrow: bool = False,
         budget_bytes: int = 1 << 30,
+        writers: int | Literal["auto"] = "auto",
         shard_bytes: int = 64 << 20,
         commit_interval_s: float = 30.0,
         nan: Literal["keep", "fail"] = "keep",
@@ -140,6 +147,7 @@ class Drain:
         verify: bool = False,
     ) -> None:
         check_positive(budget_bytes=budget_bytes, shard_bytes=shard_bytes, timeout_s=timeout_s)
+        check_writers(writers)
         check_choice("nan", nan, "keep", "fail")
         check_choice("repeats", repeats, "same", "first")
         check_choice("fsync", fsync, "commit", "never")
@@ -173,7 +181,8 @@ class Drain:
         self._duplicate_syncs = 0
         self._stored = StoredRows(self._store) if isinstance(self._store, Store) else None
         self._ids_kind = self._store.run.ids
-        self._writer = Writer(self._store, self._link, WriterSettings(shard_bytes, commit_interval_s, nan, timeout_s))
+        settings = WriterSettings(writers, shard_bytes, commit_interval_s, nan, timeout_s)
+        self._writer = Writer(self._store, self._link, settings)
         self._intake = Intake(
             self._link,
             self._seen,
@@ -378,7 +387,7 @@ class Drain:
         finally:
             ended = self._writer.stop(_STOP_BOUND_S) or leave(self._writer)
         if not ended:
-            raise BoundError(f"the writer of {self.sink} does not end", why=f"it is {self._link.doing}")
+            raise BoundError(f"the writer of {self.sink} does not end", why=self._link.doing)
         if isinstance(self._store, Store) and self._store.has_peers:
             settle_sink(self.sink, repeats=self._repeats, wait_s=self._timeout_s)
 
@@ -387,11 +396,11 @@ class Drain:
         done, intake = self._writer.done, self._intake
         return gather(
             self._times,
-            [self._writer.times],
+            [lane.times for lane in self._writer.lanes],
             puts=self._puts,
             flushes=self._flushes,
             rows_put=self._rows_put,
-            rows_written=self._link.written_rows,
+            rows_written=self._writer.written_rows,
             rows_committed=done.rows,
             rows_resumed=self._store.resumed_rows,
             rows_failed=self._store.failures.count,
@@ -403,6 +412,8 @@ class Drain:
             held_bytes=intake.held_bytes,
             budget_bytes=intake.budget_bytes,
             host_syncs=intake.host_syncs + self._duplicate_syncs,
+            wait_writer_s=intake.wait_writer_s,
+            writers=self._link.jobs.limit,
         )
 
     def explain(self, since: DrainStatistics | None = None) -> Explanation:
@@ -512,9 +523,10 @@ class Drain:
             self._link.raise_failure()
             raise
         except BoundError as error:
+            self._link.raise_failure()
             raise BoundError(
                 f"the flush of {self.sink} is not done after {self._timeout_s:g} s",
-                why=f"the writer is {self._link.doing}",
+                why=self._link.doing,
                 hint="raise timeout_s, or look at the storage",
             ) from error
         self._intake.collect()

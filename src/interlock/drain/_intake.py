@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from interlock._core._sums import Sums
     from interlock.drain._ids import IdArray
     from interlock.drain._idsets import IdSet
-    from interlock.drain._jobs import Link, Message
+    from interlock.drain._jobs import Message
     from interlock.drain._leaves import Key, Leaf, Reader, Taken
+    from interlock.drain._link import Link
     from interlock.drain._outputs import AnyLeaf
     from interlock.drain._schema import Schema
     from interlock.drain._staging import Claim
@@ -74,6 +75,7 @@ class Intake:
         budget_bytes: As given.
         times: Where the time of the producer goes. Whoever holds the drain's lock begins and ends it.
         size_bytes: Bytes of the rows that were taken.
+        wait_writer_s: Seconds waited for room while rows that had landed waited for a lane.
         host_syncs: How often the host waited for a device.
     """
 
@@ -108,6 +110,7 @@ class Intake:
         self.last_tick = 0
         self.times = Stopwatch(LOOP_PHASES)
         self.size_bytes = 0
+        self.wait_writer_s = 0.0
         self.host_syncs = 0
 
     @property
@@ -138,10 +141,11 @@ class Intake:
         """
         self._number += 1
         self.size_bytes += sum(leaf.payload_bytes for leaf in leaves)
-        if chunk_bytes(leaves, 0, len(ids)) > self.budget_bytes // 2:
+        lanes = self._link.jobs.limit
+        if chunk_bytes(leaves, 0, len(ids)) > self.budget_bytes // (1 + lanes):
             leaves = [leaf.settled(self._read) for leaf in leaves]
         landings = []
-        for start, stop in chunks_of(leaves, len(ids), self.budget_bytes):
+        for start, stop in chunks_of(leaves, len(ids), self.budget_bytes, lanes):
             size_bytes = chunk_bytes(leaves, start, stop)
             is_large = size_bytes > self.budget_bytes
             self._wait_for_room(partial(self._has_room, 0 if is_large else size_bytes, alone=is_large))
@@ -191,7 +195,8 @@ class Intake:
             readers[key] = export.read
             fence = fence.join(export.ready)
         columns = _columns(schema, leaves, {key: readers[key] for key in taken}, start, stop)
-        return self._hand_over(ids, columns, claims, fence, held_bytes, sums)
+        size_bytes = ids.nbytes + chunk_bytes(leaves, start, stop)
+        return self._hand_over(ids, columns, claims, fence, held_bytes, sums, size_bytes)
 
     def _take_large(self, ids: IdArray, leaves: list[AnyLeaf], start: int, stop: int) -> Landing:
         """Take a row that no slot can hold: it travels alone, in slabs, into host memory of its own.
@@ -221,7 +226,8 @@ class Intake:
         sums = sums_at_put(leaves, start, stop, self._timeout_s) if self._verify else {}
         held_bytes = chunk_bytes(leaves, start, stop)
         self._stable_bytes += held_bytes
-        return self._hand_over(ids, _columns(schema, leaves, readers, start, stop), [], fence, held_bytes, sums)
+        columns = _columns(schema, leaves, readers, start, stop)
+        return self._hand_over(ids, columns, [], fence, held_bytes, sums, ids.nbytes + held_bytes)
 
     def _own_host(self, key: Key, size_bytes: int) -> npt.NDArray[np.uint8]:
         """Return host memory for a large row: the same for each, because the one before is written by then."""
@@ -292,7 +298,8 @@ class Intake:
             for staging, members, size_bytes in needs:
                 others = sum(other.pool.allocated_bytes for other in self._stagings.values() if other is not staging)
                 room_bytes = self.budget_bytes - self._stable_bytes - others
-                claim = staging.claim(size_bytes, room_bytes, members.values(), patient=patient)
+                enough = 2 + self._link.jobs.limit if patient else None
+                claim = staging.claim(size_bytes, room_bytes, members.values(), enough=enough)
                 if claim is None:
                     break
                 claims.append(claim)
@@ -335,6 +342,7 @@ class Intake:
         fence: Fence,
         held_bytes: int,
         sums: dict[str, Sums],
+        size_bytes: int,
     ) -> Landing:
         landing = Landing(fence)
         regions = tuple(claim.memory.staging.region for claim in claims)
@@ -345,7 +353,9 @@ class Intake:
         self._link.accepted_rows += len(ids)
         self._jobs += 1
         jobs_waiting(self._link.subject, self._jobs)
-        self._link.jobs.post(RowsJob(tick, ids, landing, readers, claims, held_bytes, regions, self._number, sums))
+        self._link.jobs.post(
+            RowsJob(tick, ids, landing, readers, claims, held_bytes, regions, self._number, sums, size_bytes)
+        )
         self.last_tick = tick
         return landing
 
@@ -360,16 +370,20 @@ class Intake:
             self._seen.discard_many(message.ids)
 
     def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
-        """Block until `has_room`, hearing the writer meanwhile."""
-        if not self._wait(has_room, self._timeout_s):
-            raise BoundError(
-                f"put found no room in {self.budget_bytes:,} bytes for {self._timeout_s:g} s",
-                why=f"{self.held_bytes:,} are in use, and the writer of {self._sink} is {self._link.doing}",
-                hint="raise budget_bytes or timeout_s, or look at the storage",
-            )
+        """Block until `has_room`, hearing the lanes meanwhile."""
+        self.collect()
+        if has_room():
+            return
+        with self._link.jobs.put_waits():
+            if not self._wait(has_room, self._timeout_s):
+                raise BoundError(
+                    f"put to {self._sink} found no room in {self.budget_bytes:,} bytes for {self._timeout_s:g} s",
+                    why=f"{self.held_bytes:,} are in use, and {self._link.doing}",
+                    hint="raise budget_bytes or timeout_s, or look at the storage",
+                )
 
     def _wait(self, has_room: Callable[[], bool], bound_s: float) -> bool:
-        """Block until `has_room`, hearing the writer meanwhile; return False if the bound was reached."""
+        """Block until `has_room`, hearing the lanes meanwhile; return False if the bound was reached."""
         self.collect()
         if has_room():
             return True
@@ -382,7 +396,11 @@ class Intake:
             copies = Fence.EMPTY.join(*(staging.fence_of_copies() for staging in self._stagings.values()))
             wait(copies, timeout_s=self._timeout_s, what="the copies of a put that failed")
         while not has_room():
-            message = self._link.owner.wait_take(max(0.0, deadline_s - time.monotonic()))
+            start_s, for_lanes = time.monotonic(), self._link.jobs.holds_up_put()
+            message = self._link.owner.wait_take(max(0.0, deadline_s - start_s))
+            if for_lanes:
+                self.wait_writer_s += time.monotonic() - start_s
+                self._link.waited(self.wait_writer_s)
             self._link.raise_failure()
             if message is None:
                 return False

@@ -1,19 +1,15 @@
-"""What goes to the writer thread, and what comes back."""
+"""What goes to the threads that write, the *lanes*, and what comes back."""
 
 from __future__ import annotations
 
-import itertools
-import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, final
-
-from interlock._core._fence import Fence, HostTimeline
-from interlock._waiting import Inbox
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from interlock._core._events import Region
+    from interlock._core._fence import Fence
     from interlock._core._rows import Rows
     from interlock._core._sums import Sums
     from interlock.drain._ids import IdArray
@@ -49,6 +45,7 @@ class RowsJob:
         regions: The bytes of the slots, for events.
         number: Which put of its drain, from 0.
         sums: Column name to the checksums that the rows had at `put`; empty unless the drain verifies.
+        size_bytes: Bytes of the rows and their ids.
     """
 
     tick: int
@@ -60,6 +57,7 @@ class RowsJob:
     regions: tuple[Region, ...]
     number: int = 0
     sums: dict[str, Sums] = field(default_factory=dict)
+    size_bytes: int = 0
 
 
 @final
@@ -70,6 +68,7 @@ class FailJob:
     tick: int
     ids: IdArray
     reason: str
+    size_bytes: ClassVar[int] = 0
 
 
 @final
@@ -78,17 +77,26 @@ class FlushJob:
     """Commit everything before."""
 
     tick: int
+    size_bytes: ClassVar[int] = 0
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class StopJob:
+class Stop:
     """End the thread; what is not committed is dropped."""
 
 
-_numbers = itertools.count()
+@final
+@dataclass(frozen=True, slots=True)
+class Look:
+    """See whether there is a job to take."""
 
-Job: TypeAlias = RowsJob | FailJob | FlushJob | StopJob
+
+Job: TypeAlias = RowsJob | FailJob | FlushJob
+"""What lanes take, each once."""
+
+Order: TypeAlias = FlushJob | Stop | Look
+"""What a lane is told."""
 
 
 @final
@@ -110,49 +118,7 @@ class Rejected:
 @final
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The writer thread is at its end."""
+    """A lane is at its end."""
 
 
 Message: TypeAlias = Written | Rejected | Ended
-
-
-@final
-@dataclass(slots=True)
-class Link:
-    """What the owner and the writer thread share.
-
-    Attributes:
-        subject: Which drain, for a trace.
-        jobs: To the writer.
-        owner: To the owner.
-        written: Timeline of jobs whose rows are with the sink.
-        committed: Timeline of jobs whose rows are committed.
-        failure: Why the writer gave up.
-        stop: Set to make the writer give up at the next job.
-        doing: What the writer does now, for messages.
-        accepted_rows: Rows handed to the writer.
-        rejected_rows: Rows that the writer recorded as failed.
-        written_rows: Rows that are with the sink.
-    """
-
-    subject: str = field(default_factory=lambda: f"drain {next(_numbers)}")
-    jobs: Inbox[Job] = field(default_factory=Inbox)
-    owner: Inbox[Message] = field(default_factory=Inbox)
-    written: HostTimeline = field(default_factory=lambda: HostTimeline("drain/written"))
-    committed: HostTimeline = field(default_factory=lambda: HostTimeline("drain/committed"))
-    failure: BaseException | None = None
-    stop: threading.Event = field(default_factory=threading.Event)
-    doing: str = "starting"
-    accepted_rows: int = 0
-    rejected_rows: int = 0
-    written_rows: int = 0
-
-    def next_tick(self) -> int:
-        """Return the tick of a new job; both timelines count the same."""
-        self.written.next_tick()
-        return self.committed.next_tick()
-
-    def raise_failure(self) -> None:
-        """Raise why the writer gave up, if it did."""
-        if self.failure is not None:
-            raise self.failure.with_traceback(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any, final
 
@@ -62,6 +63,7 @@ class NullStore:
         committed: Ids of the rows that came.
         resumed_rows: 0.
         failures: Failures of rows.
+        committing: As in `Store`.
     """
 
     resumed_rows = 0
@@ -71,6 +73,7 @@ class NullStore:
         self.run = RunRecord.new("null", fingerprint, total)
         self.committed = IdSet()
         self.failures = ForgottenFailures()
+        self.committing = threading.Lock()
 
     def publisher(self) -> NullPublisher:
         """Return what counts rows."""

@@ -18,6 +18,14 @@ def check_choice(name: str, value: str, *choices: str) -> None:
         raise UsageError(f"{name} is {value!r}", hint=f"use {' or '.join(choices)}")
 
 
+def check_writers(writers: int | str) -> None:
+    """Refuse what is neither `auto` nor a number of threads."""
+    if isinstance(writers, str):
+        check_choice("writers", writers, "auto", "a number")
+    else:
+        check_positive(writers=writers)
+
+
 def check_total(total: int | None) -> None:
     """Refuse a total that is no number of rows."""
     if total is not None and total < 0:

@@ -107,13 +107,15 @@ def chunk_bytes(leaves: Sequence[AnyLeaf], start: int, stop: int) -> int:
     return sum(leaf.size_bytes(start, stop) for leaf in leaves)
 
 
-def chunks_of(leaves: Sequence[AnyLeaf], rows: int, budget_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield which rows to take together: at most half the budget of them, unless one alone is more.
+def chunks_of(leaves: Sequence[AnyLeaf], rows: int, budget_bytes: int, lanes: int) -> Iterator[tuple[int, int]]:
+    """Yield which rows to take together: at most a share of the budget, unless one alone is more.
 
-    So one chunk is written while the next is filled. Where all rows have one size, so have the chunks but the last:
-    then slots fit when they are used again. Leaves that are not settled must go whole.
+    The shares are one for each lane and one more: so each writes a chunk while the next is filled. Where all rows have
+    one size, so have the chunks but the last: then slots fit when they are used again. Leaves that are not settled must
+    go whole.
     """
-    if chunk_bytes(leaves, 0, rows) <= budget_bytes // 2:
+    share_bytes = budget_bytes // (1 + lanes)
+    if chunk_bytes(leaves, 0, rows) <= share_bytes:
         yield 0, rows
         return
     sizes = [leaf.row_sizes() for leaf in leaves]
@@ -121,9 +123,10 @@ def chunks_of(leaves: Sequence[AnyLeaf], rows: int, budget_bytes: int) -> Iterat
     slack_bytes = len(leaves) * _MOST_PARTS * ALIGNMENT
     if any(not isinstance(size, int) for size in sizes):
         ends = np.cumsum(sum(size for size in sizes if not isinstance(size, int)) + plain)
-        yield from _filled(ends, max(0, budget_bytes // 2 - slack_bytes))
+        yield from _filled(ends, max(0, share_bytes - slack_bytes))
         return
-    count = _rows_within(leaves, plain, budget_bytes // 2) or _rows_within(leaves, plain, budget_bytes) or 1
+    shares = (budget_bytes // parts for parts in range(1 + lanes, 0, -1))
+    count = next((fit for share in shares if (fit := _rows_within(leaves, plain, share))), 1)
     count = -(-rows // -(-rows // count))
     for start in range(0, rows, count):
         yield start, min(start + count, rows)

@@ -3,6 +3,10 @@
 A shard that is full is *sealed*: closed, and from then on synced and hashed on threads of its own, while the next one
 is written. It is committed before the next is closed: so there is one at most, which holds ids and no rows.
 
+Each lane of a drain has a publisher, so several shards are written, closed, synced and hashed at once. One at a time
+are they begun (the schema is stored before the first shard can be seen, and no two have one number) and recorded (a
+line of the manifest is whole before the next).
+
 | step | after it |
 | --- | --- |
 | `schema` | `run.json` knows the columns (first shard only) |
@@ -61,6 +65,10 @@ class Published:
     rows: int = 0
     size_bytes: int = 0
 
+    def __add__(self, other: Published) -> Published:
+        """Return what both are together."""
+        return Published(self.shards + other.shards, self.rows + other.rows, self.size_bytes + other.size_bytes)
+
 
 @dataclass(slots=True)
 class _OpenShard:
@@ -74,7 +82,7 @@ class _OpenShard:
 
 @final
 class Publisher:
-    """Writes rows into shards and commits them. Belongs to one thread.
+    """Writes rows into shards and commits them. Belongs to one thread; others may have theirs on the same store.
 
     Args:
         store: The folder.
@@ -151,8 +159,11 @@ class Publisher:
         if publication is None:
             return
         try:
-            for name, action, phase in publication.steps():
-                self._do(name, action, phase, publication.payload_bytes)
+            for step in publication.steps():
+                self._do(*step, publication.payload_bytes)
+            with self.times.on("commit"), self._store.committing:
+                for step in publication.recording():
+                    self._do(*step, publication.payload_bytes)
         except BaseException:
             with suppress(OSError):  # the next run removes it
                 remove(publication.temporary)
@@ -175,12 +186,12 @@ class Publisher:
 
     def _begin(self, ids: IdArray, columns: Mapping[str, Rows]) -> _OpenShard:
         store = self._store
-        if store.run.schema is None:
-            schema = tuple(Column(name, column.dtype.name, column.shape[1:]) for name, column in columns.items())
-            with self.times.on("commit"):
+        with self.times.on("commit"), store.beginning:
+            if store.run.schema is None:
+                schema = tuple(Column(name, column.dtype.name, column.shape[1:]) for name, column in columns.items())
                 run_step("schema", lambda: store.remember_schema(schema, ids))
-        name = store.storage.layout.shard_name(store.run.run, store.next_number)
-        store.next_number += 1
+            name = store.storage.layout.shard_name(store.run.run, store.next_number)
+            store.next_number += 1
         temporary = store.storage.temporary(name)
         writers: list[ShardWriter] = []
         run_step("open", lambda: writers.append(store.sink.open_shard(temporary, run=store.run.run)))
@@ -221,8 +232,11 @@ class _Publication:
             ("hash", self._hash, "hash"),
             ("rename", lambda: self._store.storage.show(self._name), "commit"),
             ("sync-folder", self._sync_folder, "commit"),
-            ("record", lambda: self._store.record(self.record, self._ids), "commit"),
         )
+
+    def recording(self) -> tuple[tuple[str, Callable[[], None], WriterPhase], ...]:
+        """Return the steps behind those, which one shard of the store at a time may do."""
+        return (("record", lambda: self._store.record(self.record, self._ids), "commit"),)
 
     def _sync_files(self) -> None:
         try:

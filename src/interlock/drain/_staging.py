@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 
 _MOST_SLOTS = 256
-_ENOUGH_SLOTS = 3
-"""One that is filled, one that crosses the link, one that is written."""
 _SIDE_STREAM = "drain"
 """Stream of each device that carries values to the host; frameworks that export for a stream name it too."""
 
@@ -115,7 +113,7 @@ class Staging:
         self._mirrors: dict[SlotIndex, Memory] = {}
 
     def claim(
-        self, size_bytes: int, room_bytes: int, values: Iterable[Any] = (), *, patient: bool = False
+        self, size_bytes: int, room_bytes: int, values: Iterable[Any] = (), *, enough: int | None = None
     ) -> Claim | None:
         """Take a slot, or return None if there is none.
 
@@ -123,13 +121,13 @@ class Staging:
             size_bytes: How large it must be.
             room_bytes: Most bytes for all slots of this device.
             values: What is to go into it.
-            patient: Whether to make none, if there are enough to keep the link busy.
+            enough: How many there may be before another is made, if that can wait.
 
         Raises:
             DeviceError: There is no such amount of memory, though the budget allows it.
         """
         lease = self._reuse(size_bytes)
-        if lease is None and not (patient and self.ring.statistics().slots >= _ENOUGH_SLOTS):
+        if lease is None and (enough is None or self.ring.statistics().slots < enough):
             lease = self.ring.claim_nowait()
         if lease is None:
             return None

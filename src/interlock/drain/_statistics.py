@@ -24,7 +24,7 @@ class DrainStatistics:
     Times are of two kinds. Each moment from the first `put` until the drain is closed (`elapsed_s`) is in one of
     `loop_s`, `put_s`, `wait_slot_s`, `copy_s` and `flush_s`: what the producer did. And each moment in the life of a
     thread that writes is in one of `idle_s`, `land_s`, `check_s`, `encode_s`, `write_s`, `hash_s`, `fsync_s` and
-    `commit_s`, which are summed over these threads: so together they are `writers` times as long as the drain is open.
+    `commit_s`, which are summed over these threads: so together they are as long as each of them has lived.
 
     Attributes:
         puts: Calls of `put` that gave rows.
@@ -43,7 +43,8 @@ class DrainStatistics:
         elapsed_s: Seconds since the first `put`, until the drain is closed.
         loop_s: Seconds of the producer outside of the drain: what it does itself.
         put_s: Seconds in `put` besides the next two: taking snapshots, looking for ids that came before.
-        wait_slot_s: Seconds that `put` waited for a slot: the writer or the storage is slower than the producer.
+        wait_slot_s: Seconds that `put` waited for a slot: the writers or the storage are slower than the producer.
+        wait_writer_s: Those of them in which rows that had landed waited for a writer: one more would have begun them.
         copy_s: Seconds that `put` spent copying host arrays.
         flush_s: Seconds in `flush` and `close`, until what was put was committed.
         idle_s: Seconds that the writer had nothing to do: the producer is slower than the writer.
@@ -56,7 +57,7 @@ class DrainStatistics:
             wrote the next shard does not count.
         commit_s: Seconds of making shards visible and recording them, with the syncing that belongs to that.
         process_s: Processor time of this process in `elapsed_s`, all of its threads.
-        writers: Threads that write.
+        writers: Threads that write, those that have come so far.
         held_bytes: Bytes of the budget in use now.
         budget_bytes: The budget.
         host_syncs: How often a put made the host wait for a device.
@@ -78,6 +79,7 @@ class DrainStatistics:
     loop_s: float = 0.0
     put_s: float = 0.0
     wait_slot_s: float = 0.0
+    wait_writer_s: float = 0.0
     copy_s: float = 0.0
     flush_s: float = 0.0
     idle_s: float = 0.0
@@ -129,16 +131,16 @@ class DrainStatistics:
         return replace(self, **done)
 
 
-def gather(loop: Stopwatch[LoopPhase], writers: Iterable[Stopwatch[WriterPhase]], **counts: Any) -> DrainStatistics:
+def gather(loop: Stopwatch[LoopPhase], lanes: Iterable[Stopwatch[WriterPhase]], **counts: Any) -> DrainStatistics:
     """Return counts together with what stopwatches say.
 
     Args:
         loop: Of the producer.
-        writers: Of the threads that write.
+        lanes: Of the threads that write.
         counts: The other fields.
     """
     of_loop = loop.seconds()
-    of_writers = [writer.seconds() for writer in writers]
+    of_writers = [lane.seconds() for lane in lanes]
     times: dict[str, Any] = {f"{phase}_s": sum(one[phase] for one in of_writers) for phase in WRITER_PHASES}
     return DrainStatistics(
         **counts,

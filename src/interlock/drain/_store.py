@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, final
 
@@ -63,6 +64,8 @@ class Store:
         syncs: As given; always where there is no other way.
         failures: Failures of rows.
         next_number: Number of the next shard.
+        beginning: Held by whoever begins a shard: for the schema and its number.
+        committing: Held by whoever records a shard or a failure.
 
     Raises:
         SinkConflictError: The folder holds something else, was written under other conditions, is being written, or
@@ -82,6 +85,8 @@ class Store:
         syncs: bool = True,
     ) -> None:
         self.text = text
+        self.beginning = threading.Lock()
+        self.committing = threading.Lock()
         self.sink: Sink
         self.storage: Storage
         self.sink, self.storage = opened_storage(text, rank=rank)
@@ -191,6 +196,8 @@ class Store:
 
     def record(self, record: ShardRecord, ids: IdArray) -> None:
         """Commit a shard that is in place and synced: append its line and wait until that is on the storage.
+
+        With `committing` held.
 
         Raises:
             OSError: The storage refused. The line is taken back; the next run finds the shard whole, and adopts it.

@@ -9,7 +9,8 @@ from interlock._waiting import wait
 from interlock.errors import DeviceError, InterlockError, UsageError
 
 if TYPE_CHECKING:
-    from interlock.drain._jobs import Landing, Link
+    from interlock.drain._jobs import Landing
+    from interlock.drain._link import Link
 
 
 @final

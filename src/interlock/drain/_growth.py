@@ -1,0 +1,76 @@
+"""How many lanes a drain should have, from what it measured: pure arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+_WINDOW_S = 0.5
+_JOBS_PER_LANE = 4
+"""Shorter windows say nothing of a rate."""
+
+_WAITED = 0.5
+"""Part of a window in which `put` waited for lanes: below it they are not the limit."""
+
+_GAIN = 1.1
+"""What a further lane must bring."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    now_s: float
+    waited_s: float
+    written_bytes: int
+    jobs: int
+
+
+@final
+class Growth:
+    """Adds a lane when `put` waits for those that there are; takes it back, for good, if it brought nothing.
+
+    Args:
+        most: Most lanes.
+
+    Attributes:
+        lanes: How many there should be.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.lanes = 1
+        self._most = most
+        self._settled = False
+        self._start: _Sample | None = None
+        self._rate_before = 0.0
+
+    def observe(self, now_s: float, waited_s: float, written_bytes: int, jobs: int) -> int:
+        """Take in how things are, and return how many lanes there should be.
+
+        Args:
+            now_s: On any clock.
+            waited_s: Seconds in all for which `put` waited while rows that had landed waited for a lane.
+            written_bytes: Bytes in all that lanes have written.
+            jobs: In how many jobs.
+        """
+        now = _Sample(now_s, waited_s, written_bytes, jobs)
+        start = self._start
+        if start is None or self._settled:
+            self._start = now
+            return self.lanes
+        seconds = now.now_s - start.now_s
+        if seconds < _WINDOW_S or now.jobs - start.jobs < _JOBS_PER_LANE * self.lanes:
+            return self.lanes
+        self._start = now
+        if now.waited_s - start.waited_s < _WAITED * seconds:  # so the rate is that of the producer
+            self._rate_before = 0.0
+            return self.lanes
+        rate = (now.written_bytes - start.written_bytes) / seconds
+        if rate < _GAIN * self._rate_before:
+            self.lanes -= 1
+            self._settled = True
+        elif self.lanes < self._most:
+            self.lanes += 1
+            self._rate_before = rate
+        else:
+            self._settled = True
+        return self.lanes
