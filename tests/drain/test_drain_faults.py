@@ -226,7 +226,7 @@ def test_a_step_that_hangs_ends_every_call_in_bounded_time_and_keeps_the_lock(si
     ticket = put(drain, 4)
     with pytest.raises(BoundError, match=r"the flush of .* is not done after 0\.3 s.*(writing 4 rows|committing a sh)"):
         drain.flush()
-    with pytest.raises(BoundError, match=r"put found no room .*(writing|committing)"):
+    with pytest.raises(BoundError, match=r"put to .* found no room .*(writing|committing)"):
         drain.put(np.arange(100, 1100), np.zeros(1000))
     for _ in range(2):
         with pytest.raises(BoundError, match=r"is not done after|does not end"):
