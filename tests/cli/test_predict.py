@@ -94,7 +94,12 @@ def test_the_summary_has_the_promised_keys_and_adds_up(bench):
         "seconds",
         "rows_per_second",
         "waits",
+        "writers",
+        "writer",
+        "limit",
+        "explanation",
     ]
+    assert sum(summary["writer"].values()) == pytest.approx(1.0, abs=0.01)
     assert set(summary["waits"]) == {"source", "model", "sink"}
     assert (summary["rows_total"], summary["rows_committed"]) == (10, 10)
     assert (summary["rows_resumed"], summary["rows_failed"]) == (0, 0)
@@ -106,7 +111,11 @@ def test_without_json_the_summary_is_a_short_table_and_progress_is_off_stdout(be
     said = bench.call("predict", f"{bench.file(DOUBLE)}:double", bench.source, bench.sink)
     assert said.code == 0
     assert said.out.startswith("rows     10 of 10 committed (0 from before, 0 failed)\n")
-    assert len(said.out.splitlines()) == 4
+    lines = said.out.splitlines()
+    assert [line.partition(" ")[0] for line in lines[:5]] == ["rows", "written", "time", "waited", "writer"]
+    assert lines[5] == ""
+    assert " is the limit" in lines[6]
+    assert max(map(len, lines[5:])) <= 100
 
 
 def test_the_same_command_again_does_nothing_and_says_so(bench):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from interlock.cli._progress import Lines, Pace, Progress, duration, open_progress
-from interlock.cli._waits import Waits
-from interlock.drain import DrainStatistics
+from interlock.cli._waits import Limits, Waits
+from interlock.drain import Drain, DrainStatistics
 
 
 class Clock:
@@ -48,6 +49,34 @@ def test_the_party_whose_wait_grew_most_since_the_last_update_is_named():
         "waiting for the model",
         "waiting for the sink",
     ]
+
+
+def test_what_limits_the_sink_is_said_where_the_sink_is_waited_for():
+    display = Recorder()
+    progress = Progress(display, 1.0, Clock())
+    progress.update(0, 5, {"source": 0.0, "model": 1.0, "sink": 0.0}, "encoder 71 %, 2 writers")
+    progress.update(0, 5, {"source": 0.0, "model": 1.0, "sink": 1.0}, "encoder 71 %, 2 writers")
+    progress.update(0, 5, {"source": 0.0, "model": 1.0, "sink": 2.0}, "")
+    assert [note for _, _, note in display.shown] == [
+        "waiting for the model",
+        "encoder 71 %, 2 writers",
+        "waiting for the sink",
+    ]
+
+
+def test_what_limits_a_sink_is_told_of_some_seconds_and_not_of_every_moment():
+    clock = Clock()
+    busy = DrainStatistics(rows_put=1, elapsed_s=1.0, wait_slot_s=0.9, encode_s=0.9, fsync_s=0.1)
+    idle = replace(busy, elapsed_s=9.0, loop_s=8.0, idle_s=8.0, rows_put=2)
+    with Drain("null:") as drain:
+        limits = Limits(drain, clock)
+        assert limits.text(busy) == ""
+        clock.now_s = 2.0
+        assert limits.text(busy) == "encoder 90 %, 1 writer"
+        clock.now_s = 3.9
+        assert limits.text(idle) == "encoder 90 %, 1 writer"
+        clock.now_s = 4.0
+        assert limits.text(idle) == "", "then the producer is the limit"
 
 
 def test_updates_are_due_no_more_often_than_asked():

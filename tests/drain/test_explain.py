@@ -49,6 +49,7 @@ CASES = {
         SETTING,
         None,
     ),
+    "producer, which puts many rows": (told(put_s=0.12, wait_slot_s=0.01, encode_s=0.1), SETTING, "little to gain"),
     "put": (told(put_s=0.5, host_syncs=7), SETTING, "a put of 64 rows takes 50 ms besides copying and waiting; the"),
     "copy": (told(copy_s=0.25, put_s=0.05), SETTING, "put copies 400.0 MB/s on the thread that calls it."),
     "device": (told(wait_slot_s=0.7, land_s=0.8, encode_s=0.15), SETTING, "waited 80 % of the time for values"),

@@ -108,7 +108,7 @@ def test_a_record_is_about_the_time_since_the_one_before():
     ("encoder", "encoder 50 %, 2 writers"),
     ("storage", "storage 30 %, 2 writers"),
     ("device", "device 20 %, 2 writers"),
-    ("budget", "budget"),
+    ("budget", "budget too small"),
     ("unknown", ""),
 ])  # fmt: skip
 def test_what_limits_is_said_in_some_words(limit, text):

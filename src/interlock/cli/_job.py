@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, final
 
-from interlock.cli._waits import Waits
+from interlock.cli._waits import Limits, Waits
 from interlock.drain import Drain
 from interlock.errors import InterlockError, ModelError, SinkConflictError, UsageError
 from interlock.feed import Feed
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from interlock.cli._metrics import Metrics
     from interlock.cli._models import Model
     from interlock.cli._progress import Progress
     from interlock.cli._signals import Stop
-    from interlock.drain import DrainStatistics
+    from interlock.drain import DrainStatistics, Explanation
     from interlock.lowlevel import Source
 
 
@@ -56,12 +57,14 @@ class Outcome:
 
     Attributes:
         summary: As `--json` prints it.
+        explanation: Where the drain's time went.
         missing: Rows asked for that are not committed.
         reason: Why the first row that failed did, with its id; empty if none did.
         error: What ended the run early, or None.
     """
 
     summary: dict[str, Any]
+    explanation: Explanation
     missing: int
     reason: str
     error: InterlockError | None
@@ -78,6 +81,7 @@ class Job:
         settings: How to run.
         fingerprint: Conditions that the rows are made under.
         total: Rows of the whole source.
+        metrics: Told what the run does.
 
     Raises:
         UsageError: The sink is not fit for it.
@@ -93,6 +97,7 @@ class Job:
         *,
         fingerprint: dict[str, Any],
         total: int,
+        metrics: Metrics,
     ) -> None:
         self._began_s = time.monotonic()
         self._source = source
@@ -100,6 +105,7 @@ class Job:
         self._settings = settings
         self._waits = Waits()
         self._reason = ""
+        self._metrics = metrics
         self._drain = Drain(
             sink,
             fingerprint=fingerprint,
@@ -110,6 +116,7 @@ class Job:
             shard_bytes=settings.shard_bytes,
             fsync=settings.fsync,
         )
+        self._limits = Limits(self._drain)
 
     def run(self, stop: Stop, open_progress: Callable[[int], Progress]) -> Outcome:
         """Predict what is not committed yet.
@@ -122,7 +129,8 @@ class Job:
         missing = len(self._source)
         before = 0
         try:
-            with self._drain, open_progress(missing) as progress:
+            self._metrics.rows_total = missing
+            with self._metrics.of(self._drain), self._drain, open_progress(missing) as progress:
                 todo = cast("Source", self._drain.pending(self._source))
                 missing, before = len(todo), len(self._source) - len(todo)
                 self._predict(todo, before, stop, progress)
@@ -132,7 +140,14 @@ class Job:
             error = failure
         drained = self._drain.statistics()
         missing -= drained.rows_committed + drained.rows_duplicate
-        return Outcome(self._summary(drained), missing, self._reason, error)
+        explanation = self._explained(drained)
+        return Outcome(self._summary(drained, explanation), explanation, missing, self._reason, error)
+
+    def _explained(self, drained: DrainStatistics) -> Explanation:
+        """Return where the drain's time went; its producer is what the loop itself waited for most."""
+        found, waits = self._drain.explain(), self._waits.seconds(drained)
+        producer = "source" if waits["source"] > waits["model"] else "model"
+        return replace(found, setting=replace(found.setting, producer=producer))
 
     def _predict(self, todo: Source, before: int, stop: Stop, progress: Progress) -> None:
         """Run batch after batch until the rows end, or somebody asks to stop."""
@@ -147,6 +162,7 @@ class Job:
             ids=True,
             on_error="skip",
         ) as feed:
+            self._metrics.watch(feed)
             batches = self._batches(feed)
             while stop.signal is None and (entry := next(batches, None)) is not None:
                 ids, batch = entry
@@ -156,7 +172,8 @@ class Job:
                 if progress.due():
                     drained = self._drain.statistics()
                     under_way = drained.rows_put - drained.rows_committed
-                    progress.update(before + drained.rows_committed, under_way, self._waits.seconds(drained))
+                    waits, limit = self._waits.seconds(drained), self._limits.text(drained)
+                    progress.update(before + drained.rows_committed, under_way, waits, limit)
 
     def _batches(self, feed: Feed) -> Iterator[tuple[npt.NDArray[Any], Any]]:
         """Yield (ids, batch), recording the rows that the source could not give."""
@@ -198,7 +215,7 @@ class Job:
         self._reason = self._reason or f"{ids[0]}: {reason}"
         self._drain.fail(ids, reason)
 
-    def _summary(self, drained: DrainStatistics) -> dict[str, Any]:
+    def _summary(self, drained: DrainStatistics, explanation: Explanation) -> dict[str, Any]:
         seconds = time.monotonic() - self._began_s
         return {
             "rows_total": len(self._source),
@@ -209,4 +226,8 @@ class Job:
             "seconds": round(seconds, 3),
             "rows_per_second": round(drained.rows_committed / seconds, 1) if seconds > 0 else 0.0,
             "waits": {party: round(waited, 3) for party, waited in self._waits.seconds(drained).items()},
+            "writers": drained.writers,
+            "writer": {phase: round(part, 4) for phase, part in explanation.findings.writers},
+            "limit": explanation.findings.limit,
+            "explanation": str(explanation),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -10,11 +11,13 @@ import click
 
 from interlock.cli._exits import Exit, say
 from interlock.cli._job import Job, Settings
+from interlock.cli._metrics import Metrics
 from interlock.cli._models import open_model
 from interlock.cli._options import batch_depth, columns, image_size, positive, quiet, rank
 from interlock.cli._progress import open_progress
 from interlock.cli._signals import Stop
 from interlock.drain import read_status
+from interlock.drain._explain import listed
 from interlock.errors import UsageError
 from interlock.feed.sources import open_source
 from interlock.lowlevel import open_device
@@ -23,11 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from interlock.cli._job import Outcome
+    from interlock.drain import Explanation
     from interlock.lowlevel import Source
 
 
 _NULL = "null:"
 """The sink that keeps nothing."""
+_WIDTH = 100
 
 
 @click.command()
@@ -73,6 +78,11 @@ _NULL = "null:"
     help="Whether rows are on the storage before they count, or a power cut may take them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+@click.option(
+    "--metrics",
+    metavar="FILE",
+    help="Tell FILE every 5 seconds where the time goes: .jsonl gets a line each time, .prom is replaced.",
+)
 @quiet
 def predict(model: str, source: str, sink: str, *, as_json: bool, quiet: bool, **options: Any) -> int:
     """Run MODEL on every row of SOURCE and commit its outputs to SINK.
@@ -102,11 +112,12 @@ def predict(model: str, source: str, sink: str, *, as_json: bool, quiet: bool, *
     settings = Settings(**{name: options[name] for name in Settings.__dataclass_fields__})
     if settings.rank[1] > 1:
         say(f"note: rank {settings.rank[0]} of {settings.rank[1]}: this process does its share of the rows")
+    metrics = Metrics(options["metrics"], settings.rank)
     asked: Source = rows if options["limit"] is None else Head(rows, options["limit"])
     with Stop() as stop:
-        job = Job(asked, called, sink, settings, fingerprint=fingerprint, total=len(rows))
+        job = Job(asked, called, sink, settings, fingerprint=fingerprint, total=len(rows), metrics=metrics)
         outcome = job.run(stop, lambda total: open_progress(total, quiet=quiet))
-        click.echo(json.dumps(outcome.summary) if as_json else table(outcome.summary, sink))
+        click.echo(json.dumps(outcome.summary) if as_json else table(outcome.summary, sink, outcome.explanation))
         return _verdict(outcome, stop, sink)
 
 
@@ -172,7 +183,7 @@ class Head:
         return self._source[index]
 
 
-def table(summary: Mapping[str, Any], sink: str) -> str:
+def table(summary: Mapping[str, Any], sink: str, explanation: Explanation) -> str:
     """Return the summary for people."""
     waits = ", ".join(f"{party} {seconds:.1f} s" for party, seconds in summary["waits"].items())
     rows = f"{summary['rows_committed']:,} of {summary['rows_total']:,} committed"
@@ -185,5 +196,15 @@ def table(summary: Mapping[str, Any], sink: str) -> str:
             f"written  {summary['bytes_written']:,} bytes to {sink}",
             f"time     {summary['seconds']:,.1f} s, {summary['rows_per_second']:,.1f} rows/s",
             f"waited   {waits}",
+            *_writers(explanation),
         ]
     )
+
+
+def _writers(explanation: Explanation) -> list[str]:
+    """Return what the drain's writers did, and what limits it; nothing if nothing was put."""
+    if explanation.findings.limit == "unknown":
+        return []
+    count = explanation.done.writers
+    parts = listed(explanation.findings.writers)
+    return [f"{'writer ' if count == 1 else 'writers'}  {parts}", "", *textwrap.wrap(explanation.verdict, _WIDTH)]

@@ -58,20 +58,22 @@ class Progress:
         """Tell whether it is time for an update."""
         return self._display is not None and self._clock() - self._last_s >= self._every_s
 
-    def update(self, done: int, under_way: int, waits: Mapping[Party, float]) -> None:
+    def update(self, done: int, under_way: int, waits: Mapping[Party, float], limit: str = "") -> None:
         """Show how far the run is.
 
         Args:
             done: Committed rows.
             under_way: Rows between model and disk.
             waits: Seconds waited so far, by party; the one that grew most since the last update is shown.
+            limit: What limits the sink, in some words; shown if the sink is what is waited for.
         """
         if self._display is None:
             return
         grown = {party: seconds - self._seen.get(party, 0.0) for party, seconds in waits.items()}
         self._seen = dict(waits)
         self._last_s = self._clock()
-        self._display.show(done, under_way, f"waiting for the {max(grown, key=lambda party: grown[party])}")
+        party = max(grown, key=lambda party: grown[party])
+        self._display.show(done, under_way, limit if limit and party == "sink" else f"waiting for the {party}")
 
 
 def open_progress(total: int, *, quiet: bool, stream: TextIO | None = None) -> Progress:

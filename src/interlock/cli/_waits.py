@@ -1,4 +1,4 @@
-"""What a run waits for: its source, its model or its sink."""
+"""What a run waits for: its source, its model or its sink; and what limits the sink."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
+from interlock.drain._report import Meter, limited
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from interlock.drain import DrainStatistics
+    from interlock.drain import Drain, DrainStatistics
 
 Party: TypeAlias = Literal["source", "model", "sink"]
+
+_OVER_S = 2.0
+"""What limits a sink is told of that much time: of less it would jump."""
 
 
 @final
@@ -51,3 +56,31 @@ class Waits:
             "model": self._seconds["model"] + landing_s,
             "sink": self._seconds["sink"] - landing_s,
         }
+
+
+@final
+class Limits:
+    """What limited a drain in the last seconds, in some words.
+
+    Args:
+        drain: The drain.
+        clock: Seconds, only ever rising.
+    """
+
+    def __init__(self, drain: Drain, clock: Callable[[], float] = time.monotonic) -> None:
+        self._meter = Meter(drain.statistics(), drain.explain().setting)
+        self._clock = clock
+        self._read_s = clock()
+        self._text = ""
+
+    def text(self, drained: DrainStatistics) -> str:
+        """Return it: `encoder 71 %, 2 writers`; empty where it is not the drain.
+
+        Args:
+            drained: Statistics of the drain at this moment.
+        """
+        if self._clock() - self._read_s >= _OVER_S:
+            self._read_s = self._clock()
+            record = self._meter.read(drained)
+            self._text = limited(record.limit, record.writer, record.writers) if record.limit != "producer" else ""
+        return self._text

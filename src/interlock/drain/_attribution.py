@@ -36,6 +36,8 @@ _SHORTEST_S = 0.005
 """Nothing can be said about less."""
 UNNOTICED = 0.05
 """A producer that waits for less than that part of the time is kept up with: there is little to gain."""
+_MUCH = 0.2
+"""What putting itself takes is part of the producer's work, unless it is that part of it."""
 _IDLE = 0.2
 """Writers that have nothing to do for that part of the time are not what limits a drain, if it is a steady one."""
 _OFTEN = 3
@@ -147,8 +149,10 @@ def _limit(found: Findings, statistics: DrainStatistics, setting: Setting) -> Li
     if found.wait < UNNOTICED:
         return "producer"
     own_s, others_s = statistics.put_s + statistics.copy_s, statistics.wait_slot_s + statistics.flush_s
-    if own_s > others_s:
+    if own_s >= max(others_s, _MUCH * statistics.elapsed_s):
         return "copy" if statistics.copy_s >= statistics.put_s else "put"
+    if others_s < UNNOTICED * statistics.elapsed_s:
+        return "producer"
     limit = _limit_of_pauses(statistics) if found.busy("idle") >= _IDLE else None
     return limit or _limit_of_writers(found, statistics, setting)
 

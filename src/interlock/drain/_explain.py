@@ -87,9 +87,10 @@ class Explanation:
 
     def _producer(self) -> str:
         waited = percent(self.findings.busy("idle", "land"))
+        gain = "nothing" if self.findings.wait < UNNOTICED else "little"
         return (
             f"The {self.setting.producer} is the limit: {self._who()} waited {waited} of the time for rows. There is "
-            f"nothing to gain here."
+            f"{gain} to gain here."
         )
 
     def _put(self) -> str:

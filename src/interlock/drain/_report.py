@@ -28,8 +28,12 @@ _SHOWN: dict[Limit, tuple[str, tuple[str, ...]]] = {
     "storage": ("storage", _OF_THE_STORAGE),
     "commits": ("commits", _OF_THE_STORAGE),
     "hash": ("hash", ("hash",)),
+    "budget": ("budget too small", ()),
+    "flush": ("many flushes", ()),
+    "put": ("taking rows", ()),
+    "copy": ("copying rows", ()),
 }
-"""What to call what busy writers do, and the phases that it consists of."""
+"""What to call it, and the phases of writers that it consists of."""
 
 
 @final
