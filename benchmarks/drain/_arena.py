@@ -15,12 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-FOLDER = Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "feed")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "feed"))
 from _contest import _end, _received, descendants, processor_s
 from _rows import Rows, Workload
 
@@ -63,12 +62,14 @@ class Run:
         sync_s: Until they were all on the storage, beyond that.
         used_s: Processor time until the files were complete, making the rows included.
         peak_bytes: Most memory in use during the run, less what was in use before.
+        synced: Whether the writer had brought all to the storage by itself.
     """
 
     wall_s: float
     sync_s: float
     used_s: float
     peak_bytes: int
+    synced: bool
 
 
 def import_early(modules: list[str]) -> None:
@@ -150,7 +151,7 @@ def _one(writer: Writer, order: Order) -> Run:
         _check(writer, order, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return Run(written_s - rows.began_s, sync_s, used_s, peak.bytes)
+    return Run(written_s - rows.began_s, sync_s, used_s, peak.bytes, writer.synced)
 
 
 class _Peak:
@@ -162,7 +163,7 @@ class _Peak:
 
     bytes = 0
 
-    def __enter__(self) -> _Peak:
+    def __enter__(self) -> Self:
         self._family = bool(descendants(os.getpid()))
         self._ended = threading.Event()
         Path("/proc/self/clear_refs").write_text("5", "ascii")

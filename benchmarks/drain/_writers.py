@@ -9,7 +9,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -101,11 +101,13 @@ class NumpyFile:
         return loaded
 
 
+PARQUET: Final = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+
+
 class ParquetFile:
     """`pq.write_table` without compression and dictionaries, which cost time and save nothing of such numbers."""
 
     suffix = ".parquet"
-    options: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 
     def table(self, rows: torch.Tensor, ids: range) -> Any:
         """Return rows as a table over their memory."""
@@ -119,7 +121,7 @@ class ParquetFile:
         """As in `Format`."""
         import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 
-        pq.write_table(self.table(rows, ids), path, **self.options)
+        pq.write_table(self.table(rows, ids), path, **PARQUET)
 
     def load(self, path: Path, workload: Workload) -> npt.NDArray[Any]:
         """As in `Format`."""
@@ -180,7 +182,7 @@ class OneParquetFile(Files):
 
         table = self._table.table(rows, ids)
         if self._writer is None:
-            self._writer = pq.ParquetWriter(folder / "all.parquet", table.schema, **self._table.options)
+            self._writer = pq.ParquetWriter(folder / "all.parquet", table.schema, **PARQUET)
         self._waiting.append(table)
         if sum(waiting.nbytes for waiting in self._waiting) >= 8 << 20:
             self._flush()
@@ -355,7 +357,7 @@ class RayData:
             num_cpus=max(2, os.cpu_count() or 2),
             include_dashboard=False,
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             object_store_memory=3 << 30,
         )
         logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -397,9 +399,8 @@ class PlainDrain:
         options: Of `Drain`.
     """
 
-    synced = True
-
     def __init__(self, sink: str, **options: Any) -> None:
+        self.synced = options.get("fsync") != "never"
         self._sink = sink
         self._options = options
 

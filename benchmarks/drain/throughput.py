@@ -28,8 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-FOLDER = Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "feed")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "feed"))
 from _arena import Contestant, Order, Run, import_early, storage_gb_per_s
 from _contest import Report, feed_arguments, wanted
 from _rows import SMALL, WORKLOADS, Workload
@@ -50,36 +49,35 @@ from _writers import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from _writers import Writer
-
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - named to the reader as a storage that is no disk
-OURS = "Interlock"
+OURS = "Drain"
 FACTOR = 4
-HIDDEN = ("Lightning, batch: np.save", "pool of 4: np.save", f"{OURS}, Drain: npy", f"{OURS}, DrainWriter: npy")
+HIDDEN = ("Lightning batch: np.save", "pool of 4: np.save", "Drain: npy", "DrainWriter: npy")
 """Writers that are run with a model."""
-GROWING = ("Lightning, epoch: torch.save", "pool of 4: np.save", f"{OURS}, Drain: npy", f"{OURS}, Drain: parquet")
+GROWING = ("Lightning epoch: torch.save", "pool of 4: np.save", "Drain: npy", "Drain: parquet")
 """Writers that are run with more rows."""
 
 
-def makers() -> dict[str, partial[Writer]]:
+def makers() -> dict[str, partial[Any]]:
     """Return the writers."""
     synced = Files(NumpyFile(synced=True), synced=True)
     return {
-        "Lightning, batch: torch.save": partial(LightningBatch, Files(TorchFile())),
-        "Lightning, batch: np.save": partial(LightningBatch, Files(NumpyFile())),
-        "Lightning, batch: np.save, fsync": partial(LightningBatch, synced),
-        "Lightning, batch: one ParquetWriter": partial(LightningBatch, OneParquetFile()),
-        "Lightning, epoch: torch.save": partial(LightningEpoch, TorchFile()),
-        "Lightning, epoch: np.save": partial(LightningEpoch, NumpyFile()),
+        "Lightning batch: torch.save": partial(LightningBatch, Files(TorchFile())),
+        "Lightning batch: np.save": partial(LightningBatch, Files(NumpyFile())),
+        "Lightning batch: np.save + fsync": partial(LightningBatch, synced),
+        "Lightning batch: one ParquetWriter": partial(LightningBatch, OneParquetFile()),
+        "Lightning epoch: torch.save": partial(LightningEpoch, TorchFile()),
+        "Lightning epoch: np.save": partial(LightningEpoch, NumpyFile()),
         "pool of 4: np.save": partial(Pool, Files(NumpyFile())),
-        "pool of 4: np.save, fsync": partial(Pool, synced),
+        "pool of 4: np.save + fsync": partial(Pool, synced),
         "pool of 4: pq.write_table": partial(Pool, Files(ParquetFile())),
         "Ray Data: write_parquet": partial(RayData),
-        f"{OURS}, Drain: npy": partial(PlainDrain, "npy"),
-        f"{OURS}, Drain: npy, borrow": partial(PlainDrain, "npy", borrow=True),
-        f"{OURS}, Drain: parquet": partial(PlainDrain, "parquet"),
-        f"{OURS}, DrainWriter: npy": partial(LightningDrain, "npy"),
-        f"{OURS}, DrainWriter: parquet": partial(LightningDrain, "parquet"),
+        "Drain: npy": partial(PlainDrain, "npy"),
+        "Drain: npy + borrow": partial(PlainDrain, "npy", borrow=True),
+        "Drain: npy + borrow, no fsync": partial(PlainDrain, "npy", borrow=True, fsync="never"),
+        "Drain: parquet": partial(PlainDrain, "parquet"),
+        "DrainWriter: npy": partial(LightningDrain, "npy"),
+        "DrainWriter: parquet": partial(LightningDrain, "parquet"),
     }
 
 
@@ -95,34 +93,32 @@ class Found:
     Attributes:
         workload: The rows.
         runs: One a round.
-        synced: Whether what it had written was on the storage.
         note: Why there are no more.
     """
 
     workload: Workload
     runs: list[Run] = field(default_factory=list)
-    synced: bool = False
     note: str = ""
 
     @property
     def gb_per_s(self) -> float:
         """Until the files are complete."""
-        return self.workload.run_bytes / statistics.median(run.wall_s for run in self.runs) / 1e9
+        return float(self.workload.run_bytes / statistics.median(run.wall_s for run in self.runs) / 1e9)
 
     @property
     def stored_gb_per_s(self) -> float:
         """Until they are on the storage."""
-        return self.workload.run_bytes / statistics.median(run.wall_s + run.sync_s for run in self.runs) / 1e9
+        return float(self.workload.run_bytes / statistics.median(run.wall_s + run.sync_s for run in self.runs) / 1e9)
 
     @property
     def used_s_per_gb(self) -> float:
         """Processor time."""
-        return statistics.median(run.used_s for run in self.runs) / self.workload.run_bytes * 1e9
+        return float(statistics.median(run.used_s for run in self.runs) / self.workload.run_bytes * 1e9)
 
     @property
     def peak_mb(self) -> float:
         """Memory, in the first round."""
-        return self.runs[0].peak_bytes / 1e6
+        return float(self.runs[0].peak_bytes / 1e6)
 
     def figures(self) -> dict[str, Any]:
         """Return all for the JSON."""
@@ -133,12 +129,11 @@ class Found:
             "stored_gb_per_s": self.stored_gb_per_s,
             "used_s_per_gb": self.used_s_per_gb,
             "peak_mb": self.peak_mb,
-            "synced": self.synced,
             "runs": [asdict(run) for run in self.runs],
         }
 
 
-def hold(chosen: Mapping[str, partial[Writer]], workload: Workload, given: Any) -> dict[str, dict[str, Found]]:
+def hold(chosen: Mapping[str, partial[Any]], workload: Workload, given: Any) -> dict[str, dict[str, Found]]:
     """Let all writers write one kind of rows, in turn; return storage to writer to what it reached."""
     running: dict[str, Contestant] = {}
     found = {storage: {name: Found(workload) for name in chosen} for storage in storages()}
@@ -187,11 +182,10 @@ def add_table(report: Report, workload: Workload, found: Mapping[str, Mapping[st
     """Add rows for one kind of rows, and say how the best of ours stands to the best of the others."""
     for storage, outcomes in found.items():
         for name, one in outcomes.items():
-            one.synced = makers()[name]().synced if one.runs and not name.startswith("Ray") else False
             cells = ("", "", "", "", "", one.note)
             if one.runs:
                 stored = f"{one.stored_gb_per_s:.2f}" if storage == "disk" else ""
-                synced = ("yes" if one.synced else "no") if storage == "disk" else ""
+                synced = ("yes" if one.runs[0].synced else "no") if storage == "disk" else ""
                 cells = (f"{one.gb_per_s:.2f}", synced, stored, f"{one.used_s_per_gb:.1f}", f"{one.peak_mb:,.0f}", "")
             report.rows.append((workload.name.partition(",")[0], storage, name, *cells))
         _compare(report, workload, storage, outcomes)
@@ -275,7 +269,7 @@ def main() -> None:
         disk = disk or max(rates)
         report.figures.setdefault("storage_gb_per_s", {})[storage] = rates
         report.lines.append(
-            f"{storage}: plain writes of 16 MB and an fsync reach {rates[0]:.2f} GB/s with one thread, {rates[1]:.2f} with 4"
+            f"{storage}: plain writes of 16 MB, then fsync: {rates[0]:.2f} GB/s with one thread, {rates[1]:.2f} with 4"
         )
     for workload in workloads:
         add_table(report, workload, hold(chosen, workload, given))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
+    from multiprocessing.process import BaseProcess
 
     import numpy.typing as npt
 
@@ -192,7 +193,7 @@ def _received(connection: Connection, within_s: float) -> Any:
     return answer
 
 
-def _end(process: SpawnProcess) -> None:
+def _end(process: BaseProcess) -> None:
     """End a process and all that it started."""
     process.join(1)
     with suppress(ProcessLookupError, PermissionError):
