@@ -25,7 +25,7 @@ def arena(monkeypatch):
 
 
 def test_script_runs_in_small():
-    command = [sys.executable, FOLDER / "throughput.py", "--quick", "--only", "npy + borrow"]
+    command = [sys.executable, str(FOLDER / "throughput.py"), "--quick", "--only", "npy + borrow"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert run.returncode == 0, run.stderr
     rows = [[cell.strip() for cell in line.split("│")] for line in run.stdout.splitlines() if line.startswith("│")]
