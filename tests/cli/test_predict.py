@@ -175,6 +175,21 @@ def test_parquet_columns_and_an_id_column(bench):
     assert sorted(bench.read()) == [0, 1, 2]
 
 
+def test_rows_of_any_length_are_lists(bench):
+    model = bench.file("""
+import numpy as np
+from interlock.drain import Ragged
+
+def model(batch):
+    lengths = batch[:, 0].astype(int) % 3
+    return {"own": Ragged(batch, lengths=np.minimum(lengths, 2)), "fed": {"values": batch[:1, 0], "offsets": [0, 1]}}
+""")
+    assert bench.predict(f"{model}:model", "--batch-size", 1).code == 0
+    for row, values in bench.read().items():
+        assert values["own"] == bench.rows[row].tolist()[: int(bench.rows[row][0]) % 3]
+        assert values["fed"] == bench.rows[row].tolist()[:1]
+
+
 def test_an_npy_sink_and_a_python_source(bench):
     source = bench.file("import numpy as np\ndef source():\n    return [np.full(2, i) for i in range(3)]\n", "data.py")
     sink = f"npy:{bench.folder / 'out'}"

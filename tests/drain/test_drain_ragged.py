@@ -402,8 +402,9 @@ def test_padding_may_be_nan_and_a_value_may_not():
         drain.put(range(5), {"p": Ragged(values, lengths=LENGTHS), "x": np.arange(5)})
         drain.flush()
         assert drain.statistics().rows_failed == 1
-    assert sorted(kept) == [0, 1, 3, 4]
-    assert all(same(kept[row]["p"], rows[row]) for row in kept)
+        drain.put([9], {"p": Ragged([ROWS[1]]), "x": np.array([9])})  # no value at all is none that is NaN
+    assert sorted(kept) == [0, 1, 3, 4, 9]
+    assert all(same(kept[row]["p"], rows[row]) for row in (0, 1, 3, 4))
 
 
 def test_a_change_of_borrowed_rows_is_found(tmp_path, monkeypatch):

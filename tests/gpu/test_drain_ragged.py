@@ -50,7 +50,7 @@ def rows(out) -> Any:
 
     def read(name: str) -> list[Any]:
         form, folder = open_sink(f"npy:{out}")
-        found = {}
+        found: dict[int, Any] = {}
         for shard in folder.glob("part-*"):
             ids = form.read_shard(shard).ids.tolist()
             found |= dict(zip(ids, form.read_rows(shard, range(len(ids)))[name], strict=True))

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 import interlock
 from interlock import check
-from interlock.drain import read_committed
+from interlock.drain import Ragged, open_sink, read_committed
 from interlock.errors import SinkConflictError, UsageError
 from interlock.integrations.lightning import DrainWriter
 
@@ -78,6 +78,40 @@ def test_dicts_and_tuples_become_columns_and_some_may_be_chosen(programs, tmp_pa
     assert stored(tmp_path / "b", "pair.1")[0].dtype == np.float16
     with pytest.raises(UsageError, match="predict_step returned no 'other'"):
         programs.predict(DrainWriter(f"npy:{tmp_path / 'c'}", columns=["other"]), programs.Model(form))
+
+
+@pytest.mark.parametrize("ids", ["of Lightning", "a key"])
+def test_rows_of_any_length_come_through(programs, tmp_path, ids):
+    """Their lengths are on the device, and so are the ids at a key of the batch: then all wait for these together."""
+
+    def form(logits, batch):
+        lengths = batch[1] % 4
+        own, every = Ragged(logits, lengths=lengths), Ragged(list(logits))
+        return {"own": own, "fed": {"values": logits, "lengths": lengths}, "all": every}
+
+    with check.simulate("lazy", raise_on_hazard=False) as session:
+        writer: Any = DrainWriter(f"npy:{tmp_path / 'out'}", IDS[ids])
+        programs.predict(writer, programs.Model(form), accelerator="gpu")
+    assert (session.report().failure, session.report().hazards) == (None, ())
+    sink, folder = open_sink(f"npy:{tmp_path / 'out'}")
+    found: dict[int, Any] = {}
+    for shard in folder.glob("part-*"):
+        numbers = sink.read_shard(shard).ids.tolist()
+        columns = sink.read_rows(shard, range(len(numbers)))
+        found |= {one: {name: rows[at] for name, rows in columns.items()} for at, one in enumerate(numbers)}
+    assert sorted(found) == list(range(20))
+    for one, row in enumerate(programs.expected()):
+        assert np.array_equal(found[one]["own"], row[: one % 4])
+        assert np.array_equal(found[one]["fed"], row[: one % 4])
+        assert np.array_equal(found[one]["all"], row)
+
+
+def test_lightning_moves_the_parts_of_predictions_that_it_returns(programs, tmp_path):
+    trainer = programs.trainer(DrainWriter(f"npy:{tmp_path}"))
+    model = programs.Model(lambda logits, batch: {"h": Ragged(logits, lengths=batch[1] % 4)})
+    with pytest.warns(RuntimeWarning, match="keeps every prediction"):
+        returned = trainer.predict(model, programs.loader())
+    assert np.array_equal(np.concatenate([one["h"].values.numpy() for one in returned]), programs.expected())
 
 
 def test_outputs_may_be_made_smaller_on_their_way(programs, tmp_path, stored):

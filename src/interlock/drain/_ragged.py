@@ -194,7 +194,7 @@ def gathered(offsets: npt.NDArray[np.int64], places: npt.NDArray[np.int64], valu
 def rows_with_nan(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return which rows hold a NaN."""
     values = rows.values if isinstance(rows, RaggedRows) else rows
-    bad: npt.NDArray[np.bool_] = np.isnan(values).reshape(len(values), -1).any(axis=1)
+    bad: npt.NDArray[np.bool_] = np.asarray(np.isnan(values).any(axis=tuple(range(1, values.ndim))))
     return any_of_each(rows, bad) if isinstance(rows, RaggedRows) else bad
 
 
