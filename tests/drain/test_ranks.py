@@ -349,3 +349,40 @@ def test_strings_that_two_ranks_wrote_are_there_once(sink, rows):
     second.close()
     assert rows(sink) == {"a": 1.0, "b": 2.0, "c": 3.0}
     assert verify_sink(sink).ok
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+import numpy as np
+from interlock.drain import Drain, merge_sink
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+with Drain(sys.argv[1], rank=(0, 100)) as drain:
+    drain.put([0], np.zeros(1))
+print(len(drain.committed), merge_sink(sys.argv[1]).rows)
+"""
+
+
+def test_more_ranks_may_have_died_than_a_process_may_have_files_open(tmp_path):
+    sink = f"npy:{tmp_path / 'out'}"
+    for rank in (1, 34, 67):
+        with Drain(sink, rank=(rank, 100)) as drain:
+            drain.put([rank], np.full(1, float(rank)))
+    for rank in range(1, 100):
+        (tmp_path / f"out/_interlock/lock-r{rank:05d}").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", FEW_DESCRIPTORS, sink], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["4", "4"]), done.stderr
+    assert verify_sink(sink).ok
+
+
+def test_who_asks_which_ranks_are_dead_leaves_a_living_one_alone(sink):
+    with Drain(sink, rank=(1, 3)) as living:
+        living.put([1], np.ones(1))
+        for _ in range(2):
+            with Drain(sink, rank=(2, 3)) as other:
+                other.put([2], np.ones(1))
+            assert read_status(sink).ranks[1].is_written
+            with pytest.raises(SinkConflictError, match="being written"):
+                merge_sink(sink)
+    assert verify_sink(sink).rows == 2

@@ -90,14 +90,6 @@ def _lock(descriptor: int, wait_s: float) -> None:
             return
 
 
-def take_lock(path: Path, sink: str) -> FolderLock | None:
-    """Return the lock at `path`, or None if somebody else holds it."""
-    try:
-        return FolderLock(path, sink)
-    except SinkConflictError:
-        return None
-
-
 def is_locked(path: Path) -> bool:
     """Tell whether a live writer holds the lock at `path`.
 

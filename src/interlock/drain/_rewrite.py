@@ -27,7 +27,7 @@ from interlock.drain._idcodes import encode_ids
 from interlock.drain._manifest import ShardRecord, gone_line
 from interlock.drain._powercut import settle_unsynced
 from interlock.drain._storage import opened_storage
-from interlock.drain._store import refuse_foreign, storage_errors, take_lock
+from interlock.drain._store import dead_ranks, refuse_foreign, storage_errors
 from interlock.errors import SinkConflictError
 
 if TYPE_CHECKING:
@@ -188,14 +188,12 @@ def opened_workshop(text: str, *, alone: bool, wait_s: float = 60.0) -> Iterator
         storage.refresh()
         run = refuse_foreign(storage, sink, text)
         assert run is not None  # noqa: S101 - nobody takes it away
-        ranks = set()
-        for rank in storage.ranks():
-            lock = take_lock(storage.of(rank), text)
-            if lock is not None:
-                held.callback(lock.release)
-                ranks.add(rank)
-            elif alone:
-                raise SinkConflictError(f"{text} is being written", why=f"rank {rank} lives", hint="wait until it ends")
+        ranks = dead_ranks(storage, text, storage.ranks())
+        living = sorted(set(storage.ranks()) - ranks)
+        if living and alone:
+            raise SinkConflictError(
+                f"{text} is being written", why=f"rank {living[0]} lives", hint="wait until it ends"
+            )
         for rank in ranks:
             settle_unsynced(text, storage.of(rank), keep=not alone)
         holdings = Holdings(text, sink, storage)

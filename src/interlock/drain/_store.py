@@ -19,13 +19,12 @@ from interlock.drain._unsynced import note_unsynced
 from interlock.errors import SinkConflictError, SinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from interlock._core._protocols import Sink
     from interlock.drain._holdings import HeldShard
     from interlock.drain._idsets import IdSet
     from interlock.drain._schema import Schema
-    from interlock.drain._storage import Lock
 
 
 @contextmanager
@@ -100,7 +99,12 @@ class Store:
             self._lock = self.storage.lock(layout.lock, text)
             try:
                 self.storage.refresh()
-                self._open(fingerprint, total, restart=restart, dead=take_dead(self.storage, text, held))
+                self._open(
+                    fingerprint,
+                    total,
+                    restart=restart,
+                    dead=dead_ranks(self.storage, text, set(self.storage.ranks()) - {rank}),
+                )
             except BaseException:
                 self._lock.release()
                 raise
@@ -216,23 +220,20 @@ class Store:
             held.callback(self._manifest.close)
 
 
-def take_dead(storage: Storage, text: str, held: ExitStack) -> set[int]:
-    """Take the locks of the other ranks of which no writer lives, until `held` ends; return which."""
-    dead = set()
-    for rank in storage.ranks():
-        lock = take_lock(storage.of(rank), text) if rank != storage.layout.rank else None
-        if lock is not None:
-            held.callback(lock.release)
-            dead.add(rank)
-    return dead
+def dead_ranks(storage: Storage, text: str, ranks: Iterable[int]) -> set[int]:
+    """Return those of `ranks` of which no writer lives, with `opening` held: so none begins, and they stay dead.
+
+    Their locks are not held meanwhile: each takes a descriptor, and there may be more ranks than a process has of them.
+    """
+    return {rank for rank in ranks if _is_dead(storage.of(rank), text)}
 
 
-def take_lock(storage: Storage, text: str) -> Lock | None:
-    """Return the lock of a rank, or None if somebody else holds it."""
+def _is_dead(storage: Storage, text: str) -> bool:
     try:
-        return storage.lock(storage.layout.lock, text)
+        storage.lock(storage.layout.lock, text).release()
     except SinkConflictError:
-        return None
+        return False
+    return True
 
 
 def _require_alone(text: str, *, alone: bool) -> None:
