@@ -137,7 +137,7 @@ def test_there_is_a_case_of_every_limit():
 
 def test_time_before_the_first_put_is_not_the_writers_idleness():
     statistics = told(wait_slot_s=0.9, encode_s=0.98)
-    late = replace(statistics, start_s=100.0, idle_s=statistics.idle_s + 100.0)
+    late = replace(statistics, start_s=100.0, idle_start_s=100.0, idle_s=statistics.idle_s + 100.0)
     assert dict(find(late, SETTING).writers) == pytest.approx(dict(find(statistics, SETTING).writers))
     assert find(late, SETTING).limit == "encoder"
 
@@ -154,7 +154,7 @@ def test_parts_add_up_and_something_is_said_whatever_the_numbers(loop, writer, w
     times |= dict(zip(names, writer, strict=True))
     elapsed_s = sum(loop) + 0.25
     statistics = DrainStatistics(
-        rows_put=9, elapsed_s=elapsed_s, loop_s=0.25, writers=writers, start_s=start, process_s=cpu, **times
+        rows_put=9, elapsed_s=elapsed_s, loop_s=0.25, writers=writers, idle_start_s=start, process_s=cpu, **times
     )
     explanation = explain(statistics, SETTING)
     assert str(explanation)

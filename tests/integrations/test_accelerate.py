@@ -44,6 +44,7 @@ def test_rows_of_a_prepared_loop_are_written_under_their_ids(accelerator, tmp_pa
     assert ids == list(range(ROWS))
     assert np.allclose(rows, MODEL(INPUTS).detach().numpy())
     assert out.statistics().rows_committed == ROWS
+    assert out.explain().done == out.statistics()
     assert len(out.committed) == ROWS
 
 

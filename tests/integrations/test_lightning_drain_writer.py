@@ -49,6 +49,7 @@ def test_every_row_is_right_under_every_schedule_and_nothing_is_reported(
     assert np.array_equal(rows, programs.expected())
     assert writer.drain is None
     assert (writer.statistics().rows_committed, writer.statistics().host_syncs) == (20, 0)
+    assert writer.explain().done == writer.statistics()
 
 
 def test_what_the_model_overwrites_right_away_was_taken_before(programs, tmp_path, stored):
@@ -250,7 +251,7 @@ def test_it_is_a_prediction_writer_that_can_go_to_another_process(tmp_path):
     for one in (writer, twin):
         assert issubclass(type(one), BasePredictionWriter)
         assert one.interval == "batch"
-        assert one.statistics() is None
+        assert one.explain() is one.statistics() is None
 
 
 def test_lightning_s_command_line_makes_one_from_plain_values(programs, tmp_path, stored):

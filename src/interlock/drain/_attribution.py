@@ -134,7 +134,7 @@ def find(statistics: DrainStatistics, setting: Setting) -> Findings:
 def _of_writers(statistics: DrainStatistics) -> dict[str, float]:
     """Return the writers' seconds without those before the first put: nothing could be there."""
     seconds = statistics.of_writers
-    return {**seconds, "idle": max(0.0, seconds["idle"] - statistics.writers * statistics.start_s)}
+    return {**seconds, "idle": max(0.0, seconds["idle"] - statistics.idle_start_s)}
 
 
 def _shares(seconds: dict[str, float]) -> tuple[tuple[str, float], ...]:

@@ -393,26 +393,16 @@ class Drain:
 
     def statistics(self) -> DrainStatistics:
         """Return counts and times up to now. Never blocks."""
-        done, intake = self._writer.done, self._intake
         return gather(
-            self._times,
-            [lane.times for lane in self._writer.lanes],
+            self._intake,
+            self._writer,
+            self._store,
             puts=self._puts,
             flushes=self._flushes,
             rows_put=self._rows_put,
-            rows_written=self._writer.written_rows,
-            rows_committed=done.rows,
-            rows_resumed=self._store.resumed_rows,
-            rows_failed=self._store.failures.count,
             rows_duplicate=self._rows_duplicate,
-            bytes_put=intake.size_bytes,
-            bytes_written=done.size_bytes,
-            shards=done.shards,
             process_s=self._processors.seconds()["used"],
-            held_bytes=intake.held_bytes,
-            budget_bytes=intake.budget_bytes,
-            host_syncs=intake.host_syncs + self._duplicate_syncs,
-            wait_writer_s=intake.wait_writer_s,
+            host_syncs=self._intake.host_syncs + self._duplicate_syncs,
             writers=self._link.jobs.limit,
         )
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, final
 from interlock.drain._times import WRITER_PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from interlock.drain._times import LoopPhase, Stopwatch, WriterPhase
+    from interlock.drain._intake import Intake
+    from interlock.drain._null import NullStore
+    from interlock.drain._store import Store
+    from interlock.drain._writer import Writer
 
 _OF_NOW = frozenset({"rows_resumed", "held_bytes", "budget_bytes", "writers"})
 """Not counts of what was done so far."""
@@ -39,7 +40,8 @@ class DrainStatistics:
         bytes_put: Bytes of these rows, without those that were dropped.
         bytes_written: Bytes of the files of committed shards.
         shards: Shards that this run committed.
-        start_s: Seconds between the opening of the drain and the first `put`. Part of `idle_s`, once for each writer.
+        start_s: Seconds between the opening of the drain and the first `put`.
+        idle_start_s: The part of `idle_s` that lies before the first `put`.
         elapsed_s: Seconds since the first `put`, until the drain is closed.
         loop_s: Seconds of the producer outside of the drain: what it does itself.
         put_s: Seconds in `put` besides the next two: taking snapshots, looking for ids that came before.
@@ -75,6 +77,7 @@ class DrainStatistics:
     bytes_written: int = 0
     shards: int = 0
     start_s: float = 0.0
+    idle_start_s: float = 0.0
     elapsed_s: float = 0.0
     loop_s: float = 0.0
     put_s: float = 0.0
@@ -131,25 +134,39 @@ class DrainStatistics:
         return replace(self, **done)
 
 
-def gather(loop: Stopwatch[LoopPhase], lanes: Iterable[Stopwatch[WriterPhase]], **counts: Any) -> DrainStatistics:
-    """Return counts together with what stopwatches say.
+def gather(intake: Intake, writer: Writer, store: Store | NullStore, **counts: Any) -> DrainStatistics:
+    """Return counts together with what the parts of a drain know.
 
     Args:
-        loop: Of the producer.
-        lanes: Of the threads that write.
+        intake: What takes rows.
+        writer: What writes them.
+        store: Where they go.
         counts: The other fields.
     """
-    of_loop = loop.seconds()
-    of_writers = [lane.seconds() for lane in lanes]
-    times: dict[str, Any] = {f"{phase}_s": sum(one[phase] for one in of_writers) for phase in WRITER_PHASES}
+    loop = intake.times.seconds()
+    start_s = loop.pop("start")
+    lanes = [lane.times.seconds() for lane in writer.lanes]
+    times: dict[str, Any] = {f"{phase}_s": sum(lane[phase] for lane in lanes) for phase in WRITER_PHASES}
+    done = writer.done
     return DrainStatistics(
         **counts,
         **times,
-        start_s=of_loop.pop("start"),
-        elapsed_s=sum(of_loop.values()),
-        loop_s=of_loop["loop"],
-        put_s=of_loop["put"],
-        wait_slot_s=of_loop["slot"],
-        copy_s=of_loop["copy"],
-        flush_s=of_loop["flush"],
+        rows_written=writer.written_rows,
+        rows_committed=done.rows,
+        rows_resumed=store.resumed_rows,
+        rows_failed=store.failures.count,
+        bytes_put=intake.size_bytes,
+        bytes_written=done.size_bytes,
+        shards=done.shards,
+        start_s=start_s,
+        idle_start_s=min(writer.first * start_s, times["idle_s"]),
+        elapsed_s=sum(loop.values()),
+        loop_s=loop["loop"],
+        put_s=loop["put"],
+        wait_slot_s=loop["slot"],
+        wait_writer_s=intake.wait_writer_s,
+        copy_s=loop["copy"],
+        flush_s=loop["flush"],
+        held_bytes=intake.held_bytes,
+        budget_bytes=intake.budget_bytes,
     )

@@ -35,6 +35,10 @@ class Writer:
         store: The opened folder, or what stands for it.
         link: Shared with the owner.
         settings: Bounds and policies.
+
+    Attributes:
+        lanes: The threads that there are so far.
+        first: How many there were from the begin.
     """
 
     def __init__(self, store: Store | NullStore, link: Link, settings: WriterSettings) -> None:
@@ -50,7 +54,8 @@ class Writer:
         link.jobs.shard_bytes = settings.shard_bytes
         link.jobs.limit = 1 if wanted == "auto" else wanted
         link.waited = self._waited
-        for _ in range(link.jobs.limit):
+        self.first = link.jobs.limit
+        for _ in range(self.first):
             self._add_lane()
 
     def start(self) -> None:

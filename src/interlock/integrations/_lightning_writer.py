@@ -22,7 +22,7 @@ from interlock.integrations._puts import Puts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from interlock.drain import DrainStatistics
+    from interlock.drain import DrainStatistics, Explanation
     from interlock.drain._idsets import IdView
 
 
@@ -97,12 +97,17 @@ class DrainWriter:
             "verify": verify,
         }
         self._puts: Puts | None = None
-        self._last: DrainStatistics | None = None
+        self._last: Explanation | None = None
         self.drain: Drain | None = None
 
     def statistics(self) -> DrainStatistics | None:
         """Return counts and times of the run that goes on, or of the last one; None before the first."""
-        return self._last if self.drain is None else self.drain.statistics()
+        explanation = self.explain()
+        return None if explanation is None else explanation.done
+
+    def explain(self) -> Explanation | None:
+        """Return what limits the drain in the run that goes on, or did in the last one; None before the first."""
+        return self._last if self.drain is None else self.drain.explain()
 
     def pending(self, dataset: Any, name: str | None = None) -> Any:
         """Return the samples of a map-style dataset whose rows are not committed: for the dataloader of a next run.
@@ -192,7 +197,7 @@ class DrainWriter:
             else:
                 drain.close()
         finally:
-            self._last = drain.statistics()
+            self._last = drain.explain()
 
     def _chosen(self, prediction: Any) -> Any:
         if self._columns is None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from interlock.drain import DrainStatistics
+    from interlock.drain import DrainStatistics, Explanation
     from interlock.drain._call import SinkFunction
     from interlock.drain._idsets import IdView
     from interlock.drain._reductions import Reduction
@@ -160,3 +160,7 @@ class AcceleratorDrain:
     def statistics(self) -> DrainStatistics:
         """Return counts and times up to now. Never blocks."""
         return self.drain.statistics()
+
+    def explain(self) -> Explanation:
+        """Return what limits the drain, as `Drain.explain` does."""
+        return self.drain.explain()
