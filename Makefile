@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-EXTRAS := dev,torch,jax,parquet,jpeg,lightning,accelerate
+EXTRAS := dev,torch,jax,parquet,delta,jpeg,lightning,accelerate
 
 .PHONY: help setup setup-demo demo test check lint bench clean
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-SCHEMES = ["parquet", "arrow", "npy", "safetensors", "zarr", "webdataset"]
+SCHEMES = ["parquet", "arrow", "npy", "safetensors", "zarr", "webdataset", "delta"]
 
 MODEL = """
 def double(batch):

@@ -33,6 +33,9 @@ SCENARIOS = [
 ]
 """Step, how often it was reached before, bytes of a shard, writers."""
 
+SHOWN = {*STEPS[STEPS.index("rename") :], "torn"}
+"""Steps from which on readers may see the shard: until then that of `delta` is one of `parquet`."""
+
 CHILDREN = r"""
 import json, os, signal, sys, threading
 import numpy as np
@@ -75,7 +78,10 @@ def child(path, step, occurrence, shard_bytes, writers):
                 told.flush()
     drain.close()
 
-for at, (step, occurrence, shard_bytes, writers) in enumerate(scenarios):
+for at, scenario in enumerate(scenarios):
+    if scenario is None:
+        continue
+    step, occurrence, shard_bytes, writers = scenario
     pid = os.fork()
     if pid == 0:
         child(f"{folder}/{at}", step, occurrence, shard_bytes, writers)
@@ -85,11 +91,12 @@ for at, (step, occurrence, shard_bytes, writers) in enumerate(scenarios):
 """
 
 
-@pytest.fixture(scope="module", params=["parquet", "npy", "arrow", "safetensors", "zarr", "webdataset"])
+@pytest.fixture(scope="module", params=["parquet", "npy", "arrow", "safetensors", "zarr", "webdataset", "delta"])
 def killed(request, tmp_path_factory):
     """A folder per scenario, left by a child that was killed there. One process forks them, before any thread."""
     folder = tmp_path_factory.mktemp(request.param)
-    arguments = [request.param, str(folder), json.dumps(SCENARIOS)]
+    scenarios = [one if one[0] in SHOWN or request.param != "delta" else None for one in SCENARIOS]
+    arguments = [request.param, str(folder), json.dumps(scenarios)]
     subprocess.run([sys.executable, "-c", CHILDREN, *arguments], check=True, timeout=100)
     return request.param, folder
 
@@ -97,6 +104,8 @@ def killed(request, tmp_path_factory):
 @pytest.mark.parametrize("at", range(len(SCENARIOS)), ids=["-".join(map(str, one)) for one in SCENARIOS])
 def test_a_run_killed_at_a_step_is_finished_by_the_next(killed, at, rows, columns):
     scheme, folder = killed
+    if scheme == "delta" and SCENARIOS[at][0] not in SHOWN:
+        pytest.skip("as with parquet")
     path = folder / str(at)
     sink = f"{scheme}:{path}"
     told = Path(f"{path}.committed")
@@ -108,9 +117,11 @@ def test_a_run_killed_at_a_step_is_finished_by_the_next(killed, at, rows, column
 
     with Drain(sink, total=ROWS, fingerprint={"model": "m"}) as drain:
         assert promised <= {one for one in range(ROWS) if one in drain.committed}
-        assert set(before) == {one for one in range(ROWS) if one in drain.committed}
+        committed = {one for one in range(ROWS) if one in drain.committed}
+        # A shard of `delta` that was renamed and not published is adopted, and was not seen.
+        assert set(before) <= committed if scheme == "delta" else set(before) == committed
         left = drain.pending(np.arange(ROWS))
-        assert len(left) == ROWS - len(before)
+        assert len(left) == ROWS - len(committed)
         for start in range(0, len(left), 7):
             ids = np.array([left.id_of(k) for k in range(start, min(start + 7, len(left)))])
             tokens = Ragged([np.full(one % 4, one) for one in ids])

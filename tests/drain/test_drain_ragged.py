@@ -37,7 +37,7 @@ from interlock.errors import CorruptionError, SinkConflictError, UsageError
 from interlock.feed.sources import ArrowSource, ParquetSource
 from interlock.lowlevel import DeviceArray
 
-SCHEMES = ["parquet", "arrow", "npy", "safetensors", "zarr", "webdataset"]
+SCHEMES = ["parquet", "arrow", "npy", "safetensors", "zarr", "webdataset", "delta"]
 LENGTHS = [3, 0, 5, 1, 2]
 RANDOM = np.random.default_rng(0)
 ROWS = [RANDOM.random((length, 4), np.float32) for length in LENGTHS]
@@ -78,7 +78,8 @@ def read(sink: str) -> dict[Any, dict[str, Any]]:
     """Read a sink by its own format: id to row; an id that is there twice is a failure."""
     form, folder = open_sink(sink)
     found: dict[Any, dict[str, Any]] = {}
-    for shard in sorted(path for path in folder.iterdir() if path.name.startswith("part-")):
+    listed = getattr(form, "listed", lambda root: {path.name for path in root.iterdir() if path.name[0] == "p"})
+    for shard in (folder / name for name in sorted(listed(folder))):
         ids = form.read_shard(shard).ids.tolist()
         columns = form.read_rows(shard, range(len(ids)))
         assert not set(ids) & set(found)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from interlock.drain._sinks._arrow import ArrowSink
+from interlock.drain._sinks._delta import DeltaSink
 from interlock.drain._sinks._npy import NpySink
 from interlock.drain._sinks._parquet import ParquetSink
 from interlock.drain._sinks._safetensors import SafetensorsSink
@@ -26,6 +27,11 @@ class TestParquetSink(SinkConformance):
         """Arrow divides by the size of a fixed-size list, which ends the process."""
         with pytest.raises(UsageError, match=r"'x' has rows of shape \(0,\)"):
             self.write(sink, path, [1], {"x": np.zeros((1, 0))})
+
+
+class TestDeltaSink(SinkConformance):
+    def make_sink(self, tmp_path):  # noqa: ARG002 - part of the hook
+        return DeltaSink()
 
 
 class TestNpySink(SinkConformance):

@@ -27,7 +27,7 @@ from interlock.errors import SinkConflictError, UsageError
 from interlock.feed.sources import ArrowSource, ParquetSource, WebDatasetSource
 from interlock.lowlevel import DeviceArray
 
-SCHEMES = ["parquet", "arrow", "npy", "safetensors", "zarr", "webdataset"]
+SCHEMES = ["parquet", "arrow", "npy", "safetensors", "zarr", "webdataset", "delta"]
 
 
 def shards_of(sink: str) -> list[Path]:
@@ -40,9 +40,10 @@ def shards_of(sink: str) -> list[Path]:
 def test_nested_outputs_have_dotted_names_and_their_values(every_sink, columns):
     """Dicts in dicts, tuples in dicts; every dtype of some width; rows of rank 0 to 3."""
     ids = np.array([5, -3, 2**60])
+    half, byte = (np.float32, np.int8) if every_sink.startswith("delta:") else (np.float16, np.uint8)
     outputs: dict[str, Any] = {
-        "logits": np.arange(6, dtype=np.float16).reshape(3, 2),
-        "aux": {"mask": np.array([True, False, True]), "pair": (np.arange(3, dtype=np.uint8), np.ones((3, 2, 2)))},
+        "logits": np.arange(6, dtype=half).reshape(3, 2),
+        "aux": {"mask": np.array([True, False, True]), "pair": (np.arange(3, dtype=byte), np.ones((3, 2, 2)))},
         "box": np.arange(36, dtype=np.int32).reshape(3, 2, 3, 2),
     }
     with Drain(every_sink) as drain:
@@ -164,6 +165,7 @@ REFUSED = {
     "npy": {"../x", "a/b", "/x", "x\\y", ".x", "nul\0"},
     "safetensors": {"__metadata__", "id.offsets"},
     "zarr": {*NAMES} - {"id.offsets"},
+    "delta": {"nul\0"},
     "webdataset": {"../x", "a/b", "/x", "x\\y", ".x", "nul\0"},
 }
 
@@ -194,8 +196,9 @@ def test_an_id_that_is_no_safe_key_is_refused_before_anything_is_written(tmp_pat
     assert WebDatasetSource(shards_of(sink)[0], index=None).id_of(0).endswith("/good")
 
 
-def test_outputs_that_differ_only_in_case_are_refused_where_readers_cannot_tell_them_apart(tmp_path):
-    with Drain(f"webdataset:{tmp_path / 'out'}") as drain, pytest.raises(UsageError, match="differ only in case"):
+@pytest.mark.parametrize(("scheme", "match"), [("webdataset", "differ only in case"), ("delta", "apart by case")])
+def test_outputs_that_differ_only_in_case_are_refused_where_readers_cannot_tell_them_apart(tmp_path, scheme, match):
+    with Drain(f"{scheme}:{tmp_path / 'out'}") as drain, pytest.raises(UsageError, match=match):
         drain.put([1], {"x": np.ones(1), "X": np.ones(1)})
 
 
@@ -378,7 +381,15 @@ assert not {"zarr", "pyarrow", "safetensors", "ml_dtypes"} & set(sys.modules), s
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
 
 
-@pytest.mark.parametrize(("scheme", "package", "extra"), [("arrow", "pyarrow", "parquet"), ("zarr", "zarr", "zarr")])
+@pytest.mark.parametrize(
+    ("scheme", "package", "extra"),
+    [
+        ("arrow", "pyarrow", "parquet"),
+        ("zarr", "zarr", "zarr"),
+        ("delta", "deltalake", "delta"),
+        ("delta", "pyarrow", "delta"),
+    ],
+)
 def test_a_package_that_is_missing_is_named_with_its_extra(tmp_path, monkeypatch, scheme, package, extra):
     for name in [name for name in sys.modules if name.startswith("interlock.drain._sinks._")]:
         monkeypatch.delitem(sys.modules, name)

@@ -179,7 +179,7 @@ def test_each_second_of_a_producer_is_in_one_field(sink, monkeypatch):
     assert told.flush_s > 0
 
 
-@pytest.mark.parametrize("scheme", ["parquet", "arrow", "npy", "safetensors", "webdataset", "zarr"])
+@pytest.mark.parametrize("scheme", ["parquet", "arrow", "npy", "safetensors", "webdataset", "zarr", "delta"])
 def test_the_calls_that_write_are_told_apart_from_the_format(scheme, tmp_path):
     with Drain(f"{scheme}:{tmp_path / 'out'}") as drain:
         drain.put(range(1_000), np.random.default_rng(0).normal(size=(1_000, 64)))

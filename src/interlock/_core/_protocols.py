@@ -391,12 +391,71 @@ class SupportsLimits(Protocol):
         """Whether it writes and returns `RaggedRows`. Where a sink does not say, it does not."""
         ...
 
+    @property
+    def lacks(self) -> frozenset[str]:
+        """Names of element types among bool, integers and float16 to float64 that it does not hold."""
+        ...
+
     def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:
         """Refuse ids and names of outputs, before anything of a put is taken.
 
         Raises:
             UsageError: One of them cannot be stored; the message says which and why.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListedShard:
+    """What a catalogue is told of a shard.
+
+    Attributes:
+        name: Its name in the folder.
+        rows: Number of rows.
+        size_bytes: Bytes of its files.
+        bounds: The smallest and the largest id; None if they are strings.
+    """
+
+    name: str
+    rows: int
+    size_bytes: int
+    bounds: tuple[int, int] | None
+
+
+class SupportsCatalog(Protocol):
+    """A sink whose readers ask a catalogue in the folder which shards there are, and do not look at names.
+
+    Asked by attribute, not by `isinstance`. Shards that a catalogue lists no more stay where they are, for readers that
+    asked before; so who reads it needs no lock.
+    """
+
+    def listed(self, root: Path) -> frozenset[str] | None:
+        """Return the names of the shards that count for readers now; None if there is no catalogue.
+
+        Raises:
+            SinkError: It cannot be read.
+        """
+        ...
+
+    def publish(self, root: Path, added: Sequence[ListedShard], removed: Sequence[str]) -> None:
+        """Change what the catalogue lists: readers see all of it or nothing. Makes the catalogue if there is none.
+
+        Other processes may do the same at the same time. To add what is listed, or to remove what is not, does nothing.
+
+        Args:
+            root: The folder.
+            added: Shards that lie there under their names, whole and on the storage.
+            removed: Shards whose rows are all in those that are added, or in others.
+
+        Blocks: until the change is on the storage.
+
+        Raises:
+            SinkError: It was not made, or not surely.
+        """
+        ...
+
+    def discard(self, root: Path) -> None:
+        """Remove the catalogue, so that readers see it whole or not at all."""
         ...
 
 

@@ -93,8 +93,8 @@ def predict(model: str, source: str, sink: str, *, as_json: bool, quiet: bool, *
     SOURCE is a .npy file, a folder of images, a Parquet file or folder, an Arrow file (arrow:FILE where its suffix does
     not say so), WebDataset shards (wds:train-{000..146}.tar), the url of one of these, or file.py:NAME.
 
-    SINK is parquet:FOLDER, arrow:, npy:, safetensors:, zarr: or webdataset:FOLDER. The same command again goes on where
-    the last one ended.
+    SINK is parquet:FOLDER, arrow:, npy:, safetensors:, zarr:, webdataset: or delta:FOLDER. The same command again goes
+    on where the last one ended.
 
     Exit codes: 0 every row is committed, 2 a mistake in the command, 3 rows failed, 130 or 143 interrupted.
     """

@@ -71,12 +71,12 @@ class Drain:
     Use it in a `with` block: leaving it commits everything that was put, also when an exception is the reason.
 
     Args:
-        sink: `parquet:PATH`, `arrow:PATH`, `npy:PATH`, `safetensors:PATH`, `zarr:PATH` or `webdataset:PATH`; the folder
-            is made if it is not there. Or `null:`, for measuring: rows come to the host, are counted and are forgotten.
-            Then *committed* means counted: nothing is on any storage. Or a function of ids and a dict of output name to
-            rows, called on the writer thread; the arrays hold the rows until it returns, and no longer. Then
-            *committed* means that it returned: what it did in earlier runs is not known, so a row that is put again
-            after a crash is given to it again.
+        sink: `parquet:PATH`, `arrow:PATH`, `npy:PATH`, `safetensors:PATH`, `zarr:PATH`, `webdataset:PATH` or
+            `delta:PATH`; the folder is made if it is not there. Or `null:`, for measuring: rows come to the host, are
+            counted and are forgotten. Then *committed* means counted: nothing is on any storage. Or a function of ids
+            and a dict of output name to rows, called on the writer thread; the arrays hold the rows until it returns,
+            and no longer. Then *committed* means that it returned: what it did in earlier runs is not known, so a row
+            that is put again after a crash is given to it again.
         outputs: What becomes of an output, by its dotted name, before it leaves its device: `Cast("float16")`,
             `TopK(5)` or `Argmax()`, all in `interlock.drain`. Computed in `put`, by the framework that holds the array.
         fingerprint: The conditions under which the rows are made, as plain JSON values. A sink that was written under

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
+from interlock.drain._catalog import Catalog
 from interlock.drain._digests import digest_of
 from interlock.drain._files import size_of
 from interlock.drain._idcodes import encode_ids, parse_code
@@ -70,6 +71,7 @@ class Holdings:
         storage: The folder, as any rank sees it.
 
     Attributes:
+        catalog: What readers ask, if the sink has such a thing.
         shards: The committed shards: those of the lowest rank first, each rank's oldest first.
         committed: Ids of their rows.
         overlapping: Shards of which rows are in ones before.
@@ -79,25 +81,34 @@ class Holdings:
         self._text = text
         self._sink = sink
         self._storage = storage
+        self.catalog = Catalog(text, sink, storage)
         self.shards: list[HeldShard] = []
         self.committed = IdSet()
         self.overlapping: list[HeldShard] = []
         self._manifests = Manifests(storage)
 
-    def load(self) -> None:
+    def load(self, run: RunRecord) -> None:
         """Read the manifests, and finish what was cut while shards were replaced.
 
+        Args:
+            run: What the dataset is.
+
         Raises:
-            SinkConflictError: A manifest is damaged, or a shard is not what its record says.
+            SinkConflictError: A manifest is damaged, or a shard is not what its record says; or the catalogue lists
+                other shards.
         """
-        moved = self._remove_gone()
+        moved = not self.catalog.is_kept and self._remove_gone()
+        replaced = {}
         for home, record in self._manifests.records():
             moved |= self._show(home, record)
             self._check(record)
             self._hold(home, record)
+            if record.replaces:
+                replaced[record.shard] = record.replaces
         if moved:
             self._storage.sync_names()
         self._manifests.refuse_damage()
+        self.catalog.catch_up(self.shards, replaced, self._manifests.gone, run.run)
 
     def _remove_gone(self) -> bool:
         owns = self._storage.layout.owns_name
@@ -169,14 +180,15 @@ class Holdings:
                 storage = self._storage.of(reader.rank)
                 storage.cut_log(storage.layout.manifest, reader.whole_bytes)
                 storage.clear()
-        known = {shard.name for shard in self.shards}
+        before = len(self.shards)
+        known = {shard.name for shard in self.shards} | self._manifests.gone
         for name in self._storage.visible():
             parsed = parse_name(name)
             if name not in known and parsed and parsed.rank in ranks and self._storage.layout.owns_name(name):
                 doubt = self._adopt(name, parsed.rank, run)
                 if doubt:
                     self._isolate(name, parsed.rank, doubt)
-        return len(self.shards) > len(known)
+        return len(self.shards) > before
 
     def _adopt(self, name: str, rank: int, run: RunRecord) -> str:
         """Commit a shard that a crash left without its record; return why not if it cannot be."""
@@ -197,6 +209,7 @@ class Holdings:
             record = ShardRecord(name, len(ids), size_of(path), digest_of(path), encode_ids(ids))
         except (UsageError, OSError) as error:
             return f"it cannot be read: {error}"
+        self.catalog.add(HeldShard.of(rank, record, ids))
         append_line(storage, record.line())
         self.add(rank, record, ids)
         return ""
@@ -210,6 +223,7 @@ class Holdings:
         return bool(own.contains_many(ids).any())
 
     def _isolate(self, name: str, rank: int, doubt: str) -> None:
+        self.catalog.forget(name)
         place = self._storage.of(rank).isolate(name)
         warnings.warn(
             f"shard {name} of {self._text} is not in the manifest and was moved to {place}: {doubt}",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from interlock.drain._catalog import Catalog
 from interlock.drain._digests import digest_of
 from interlock.drain._failures import Failure, all_failures
 from interlock.drain._idcodes import decode_ids, parse_code
@@ -246,9 +247,12 @@ def verify_sink(sink: str) -> VerifyReport:
         for home, record in manifests.records():
             known.add(record.shard)
             check.shard(home, record)
+        catalog = Catalog(sink, format_, storage)
+        kept = manifests.gone if catalog.is_kept else set()
         check.problems[:0] = manifests.problems + manifests.losses
+        check.problems += catalog.problems(known, manifests.gone, is_written=was_written)
         for name in seen:
-            if name not in known and not (was_written and storage.layout.owns_name(name)):
+            if name not in known | kept and not (was_written and storage.layout.owns_name(name)):
                 check.problems.append((name, "it is not in the manifest, so none of its rows is committed"))
         return VerifyReport(
             sink=sink,

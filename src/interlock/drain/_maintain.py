@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -11,7 +12,7 @@ from interlock.drain._failures import all_failures
 from interlock.drain._files import seal
 from interlock.drain._idcodes import encode_ids
 from interlock.drain._inspect import read_committed, read_status
-from interlock.drain._manifest import Manifests
+from interlock.drain._manifest import Manifests, gone_line
 from interlock.drain._rewrite import opened_workshop, run_step
 from interlock.drain._run import forget_schemas
 from interlock.drain._settle import settle
@@ -178,9 +179,14 @@ def _merge(work: Workshop, repeats: Repeats) -> MergeReport:
 
 
 def _write_manifest(storage: Storage) -> None:
-    """Write one manifest of all; until the others are removed, both say the same."""
-    lines = (replace(record, replaces=()).line() for _, record in Manifests(storage).records())
-    storage.replace_log(storage.layout.manifest, lines)
+    """Write one manifest of all; until the others are removed, both say the same.
+
+    Shards that count no more are named only while they are there, as where a catalogue keeps them for its readers.
+    """
+    manifests = Manifests(storage)
+    gone = sorted(manifests.gone.intersection(storage.visible()))
+    lines = (replace(record, replaces=()).line() for _, record in manifests.records())
+    storage.replace_log(storage.layout.manifest, chain([gone_line(gone)] if gone else [], lines))
 
 
 def _write_failures(storage: Storage) -> None:

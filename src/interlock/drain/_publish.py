@@ -15,6 +15,7 @@ line of the manifest is whole before the next).
 | `hash` | the digest of what was written is known |
 | `rename` | readers see the shard; the next run would adopt it |
 | `sync-folder` | its name is on the storage |
+| `publish` | it is in the catalogue that the sink's readers ask, if there is one, as a Delta log |
 | `record` | its line is in the manifest and on the storage: committed |
 
 Without syncing, the steps `sync` and `sync-folder` do nothing, and `record` leaves its line with the system.
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from interlock.drain._store import Store
     from interlock.drain._times import WriterPhase
 
-STEPS = ("schema", "open", "write", "close", "sync", "hash", "rename", "sync-folder", "record", "end")
+STEPS = ("schema", "open", "write", "close", "sync", "hash", "rename", "sync-folder", "publish", "record", "end")
 
 
 def run_step(name: str, action: Callable[[], None]) -> None:  # noqa: ARG001 - tests stop the process at a name
@@ -236,7 +237,10 @@ class _Publication:
 
     def recording(self) -> tuple[tuple[str, Callable[[], None], WriterPhase], ...]:
         """Return the steps behind those, which one shard of the store at a time may do."""
-        return (("record", lambda: self._store.record(self.record, self._ids), "commit"),)
+        return (
+            ("publish", lambda: self._store.publish(self.record, self._ids), "commit"),
+            ("record", lambda: self._store.record(self.record, self._ids), "commit"),
+        )
 
     def _sync_files(self) -> None:
         try:

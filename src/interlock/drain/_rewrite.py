@@ -7,9 +7,11 @@
 | `hide` | readers see none of the shards that it replaces |
 | `show` | and see the new one |
 | `sync-folder` | its name is on the storage |
+| `publish` | the catalogue that the sink's readers ask, if there is one, lists it in place of them |
 
 Killed before `record`, everything is as it was; after it, whoever opens the folder next does the rest. Between `hide`
-and `show` a reader that knows only file names misses rows; at no time does it see one twice.
+and `show` a reader that knows only file names misses rows; at no time does it see one twice. Where there is a catalogue
+nothing is hidden: what it lists no more stays for readers that asked before, and whoever vacuums it removes that.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from interlock.drain._run import RunRecord
     from interlock.drain._storage import Storage
 
-STEPS = ("open", "write", "close", "sync", "hash", "record", "hide", "show", "sync-folder", "end")
+STEPS = ("open", "write", "close", "sync", "hash", "record", "hide", "show", "sync-folder", "publish", "end")
 
 _SLICE_BYTES = 32 << 20
 
@@ -104,8 +106,10 @@ class Workshop:
         self._hide(storage, replaced)
         run_step("show", lambda: storage.show(name))
         run_step("sync-folder", storage.sync_names)
+        made = HeldShard.of(home, record, ids)
+        run_step("publish", lambda: self.holdings.catalog.replace([made], replaced))
         run_step("end", lambda: None)
-        return HeldShard.of(home, record, ids)
+        return made
 
     def drop(self, shard: HeldShard) -> None:
         """Remove a shard whose rows are all in others.
@@ -119,6 +123,7 @@ class Workshop:
         run_step("record", lambda: append_line(storage, gone_line([shard.name])))
         self._hide(storage, (shard.name,))
         run_step("sync-folder", storage.sync_names)
+        run_step("publish", lambda: self.holdings.catalog.replace([], [shard.name]))
 
     def _next_number(self, home: int) -> int:
         if home not in self._numbers:
@@ -161,7 +166,7 @@ class Workshop:
         return ShardRecord(name, len(ids), size_of(temporary), digests[0], encode_ids(ids), replaced)
 
     def _hide(self, storage: Storage, names: tuple[str, ...]) -> None:
-        for name in names:
+        for name in () if self.holdings.catalog.is_kept else names:
             run_step("hide", lambda name=name: storage.remove_shard(name))  # type: ignore[misc]
 
 
@@ -197,8 +202,8 @@ def opened_workshop(text: str, *, alone: bool, wait_s: float = 60.0) -> Iterator
         for rank in ranks:
             settle_unsynced(text, storage.of(rank), keep=not alone)
         holdings = Holdings(text, sink, storage)
-        holdings.load()
+        holdings.load(run)
         if holdings.mend(ranks, run):  # what it committed may be in other shards too: read all in their order
             holdings = Holdings(text, sink, storage)
-            holdings.load()
+            holdings.load(run)
         yield Workshop(text, sink, storage, run, holdings, ranks)

@@ -29,6 +29,16 @@ NARROW = frozenset({"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2
 """Element types of `ml_dtypes` that some sinks store besides."""
 
 
+_WIDER = {
+    "uint8": ("int16", "int64"),
+    "uint16": ("int32", "int64"),
+    "uint32": ("int64",),
+    "uint64": ("int64", "float64"),
+    "float16": ("float32",),
+}
+"""What holds the values of an element type that some sink lacks; of uint64 only those below 2**63."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One output.
@@ -71,19 +81,22 @@ class Limits:
         scheme: Which sink, for messages.
         dtypes: Element types besides `NUMBERS`.
         ragged: Whether rows may differ in their first axis.
+        lacks: Element types of `NUMBERS` that it does not hold.
         check: Raises a `UsageError` on ids and names of outputs that cannot be stored; None if all can.
     """
 
     scheme: str = ""
     dtypes: frozenset[str] = NARROW
     ragged: bool = True
+    lacks: frozenset[str] = frozenset()
     check: Callable[[npt.NDArray[Any], Sequence[str]], None] | None = None
 
     @classmethod
     def of(cls, sink: Sink) -> Limits:
         """Return what `sink` says, as in `SupportsLimits`; that of a sink that says nothing is all numbers."""
-        ragged = bool(getattr(sink, "ragged", False))
-        return cls(sink.scheme, getattr(sink, "dtypes", frozenset()), ragged, getattr(sink, "check", None))
+        nothing: frozenset[str] = frozenset()
+        dtypes, lacks = getattr(sink, "dtypes", nothing), getattr(sink, "lacks", nothing)
+        return cls(sink.scheme, dtypes, bool(getattr(sink, "ragged", False)), lacks, getattr(sink, "check", None))
 
 
 def holds_nan(dtype: np.dtype[Any]) -> bool:
@@ -96,9 +109,9 @@ def check_dtype(name: str, dtype: np.dtype[Any], limits: Limits) -> str:
 
     Raises:
         UsageError: `dtype` is none of bool, integers, unsigned integers, float16, float32, float64, nor one that the
-            sink stores besides.
+            sink stores besides; or one of those that it lacks.
     """
-    if dtype.name in NUMBERS or dtype.name in limits.dtypes:
+    if dtype.name in (NUMBERS | limits.dtypes) - limits.lacks:
         return dtype.name
     hints = {
         "c": "put its real and imaginary parts as two outputs",
@@ -109,11 +122,15 @@ def check_dtype(name: str, dtype: np.dtype[Any], limits: Limits) -> str:
         "m": "put .astype('int64')",
     }
     cast = "cast it first, as with .float() or .astype('float32')"
-    kept = f"{cast}, or use safetensors:PATH, which keeps it"
+    hint = f"{cast}, or use safetensors:PATH, which keeps it" if dtype.name in NARROW else hints.get(dtype.kind, cast)
+    wider = next((one for one in _WIDER.get(dtype.name, ()) if one not in limits.lacks), "")
+    if dtype.name in limits.lacks and wider:
+        hint = f"cast it, as with Drain(..., outputs={{{name!r}: interlock.drain.Cast({wider!r})}})"
+    held = ", ".join(sorted(NUMBERS - limits.lacks)) if limits.lacks else "bool, integers and float16 to float64"
     raise UsageError(
         f"output {name!r} has the dtype {dtype}",
-        why=f"{limits.scheme or 'such a sink'}{':' * bool(limits.scheme)} stores bool, integers and float16 to float64",
-        hint=kept if dtype.name in NARROW else hints.get(dtype.kind, cast),
+        why=f"{limits.scheme or 'such a sink'}{':' * bool(limits.scheme)} stores {held}",
+        hint=hint,
     )
 
 

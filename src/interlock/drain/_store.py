@@ -6,9 +6,10 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, final
 
+from interlock.drain._catalog import Catalog
 from interlock.drain._failures import FailureLog
 from interlock.drain._hints import storage_hint
-from interlock.drain._holdings import Holdings
+from interlock.drain._holdings import HeldShard, Holdings
 from interlock.drain._ids import IdArray, kind_of
 from interlock.drain._layout import parse_name
 from interlock.drain._manifest import Manifests, ShardRecord
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from interlock._core._protocols import Sink
-    from interlock.drain._holdings import HeldShard
     from interlock.drain._idsets import IdSet
     from interlock.drain._schema import Schema
 
@@ -138,6 +138,7 @@ class Store:
         run = refuse_foreign(storage, self.sink, self.text)
         if restart and run is not None:
             _require_alone(self.text, alone=alone)
+            Catalog(self.text, self.sink, storage).discard(run.run)
             _wipe(storage, run)
             run = None
         if run is None:
@@ -149,7 +150,7 @@ class Store:
         self._holdings = Holdings(self.text, self.sink, storage)
         if not alone or any(map(storage.layout.owns_name, storage.visible())):  # those may be adopted
             check_fingerprint(run.fingerprint, fingerprint, self.text)
-        self._holdings.load()
+        self._holdings.load(run)
         if self.shards:
             check_fingerprint(run.fingerprint, fingerprint, self.text)
         self._holdings.mend(mine, run)
@@ -197,6 +198,10 @@ class Store:
                 hint="make the same outputs on every rank, or use another sink",
             )
         self.run = mine
+
+    def publish(self, record: ShardRecord, ids: IdArray) -> None:
+        """Tell the sink's catalogue, if it has one, of a shard that is in place and synced."""
+        self._holdings.catalog.add(HeldShard.of(self.storage.layout.rank, record, ids))
 
     def record(self, record: ShardRecord, ids: IdArray) -> None:
         """Commit a shard that is in place and synced: append its line and wait until that is on the storage.

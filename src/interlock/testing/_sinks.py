@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 import string
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from interlock._core._protocols import ListedShard
 from interlock._core._rows import RaggedRows
 from interlock.drain._files import files_of
 from interlock.drain._ragged import ragged_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from interlock._core._protocols import Sink
+    from interlock._core._protocols import Sink, SupportsCatalog
     from interlock._core._rows import Rows
 
 RUN = "0123456789abcdef0123456789abcdef"
@@ -115,6 +116,8 @@ class SinkConformance:
     @pytest.mark.parametrize("shape", _ROW_SHAPES, ids=str)
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_rows_come_back_bit_for_bit(self, sink: Sink, path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+        if dtype in getattr(sink, "lacks", ()):
+            pytest.skip(f"{sink.scheme}: says that it does not hold {dtype}, and a drain refuses it")
         column = _column(dtype, 7, shape)
         self.write(sink, path, np.arange(7), {"x": column})
         assert _same_bytes(sink.read_rows(path, range(7))["x"], column)
@@ -239,6 +242,34 @@ class SinkConformance:
             check(ids, ["x"])
         self.write(sink, path, ids, {"x": np.ones(len(ids))})
         assert sink.read_shard(path).ids.tolist() == list(self.text_ids)
+
+    def test_a_catalogue_lists_what_was_published_and_nothing_else(self, sink: Sink, tmp_path: Path) -> None:
+        """Once, all of a change or nothing, also if it is told twice; and a sink opened later reads the same."""
+        if not hasattr(sink, "publish"):
+            pytest.skip(f"readers of {sink.scheme}: look at names")
+        catalog = cast("SupportsCatalog", sink)
+        assert catalog.listed(tmp_path) is None
+        shards = []
+        for at in range(3):
+            name = f"part-{at}{sink.suffix}"
+            self.write(sink, tmp_path / name, [at], {"x": np.ones((1, 2))})
+            size_bytes = sum(file.stat().st_size for file in files_of(tmp_path / name))
+            shards.append(ListedShard(name, 1, size_bytes, (at, at)))
+        first, second, third = (shard.name for shard in shards)
+        catalog.publish(tmp_path, shards[:1], [])
+        assert catalog.listed(tmp_path) == frozenset({first})
+        for _ in range(2):
+            catalog.publish(tmp_path, shards[1:2], [])
+            assert catalog.listed(tmp_path) == frozenset({first, second})
+        for _ in range(2):
+            catalog.publish(tmp_path, shards[2:], [first, second])
+            assert catalog.listed(tmp_path) == frozenset({third})
+        assert cast("SupportsCatalog", self.make_sink(tmp_path)).listed(tmp_path) == frozenset({third})
+        assert all((tmp_path / shard.name).exists() for shard in shards)  # for readers that asked before
+        catalog.discard(tmp_path)
+        assert catalog.listed(tmp_path) is None
+        catalog.publish(tmp_path, shards[:1], [])
+        assert catalog.listed(tmp_path) == frozenset({first})
 
     def test_something_else_does_not_pass_for_a_shard(self, sink: Sink, tmp_path: Path) -> None:
         file = tmp_path / f"other{sink.suffix}"

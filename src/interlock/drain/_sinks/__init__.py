@@ -12,16 +12,18 @@ if TYPE_CHECKING:
     from interlock._core._protocols import Sink
 
 _TABLE = {
-    "parquet": ("interlock.drain._sinks._parquet", "ParquetSink", "pyarrow"),
-    "arrow": ("interlock.drain._sinks._arrow", "ArrowSink", "pyarrow"),
+    "parquet": ("interlock.drain._sinks._parquet", "ParquetSink", "parquet"),
+    "arrow": ("interlock.drain._sinks._arrow", "ArrowSink", "parquet"),
     "npy": ("interlock.drain._sinks._npy", "NpySink", ""),
     "safetensors": ("interlock.drain._sinks._safetensors", "SafetensorsSink", ""),
     "zarr": ("interlock.drain._sinks._zarr", "ZarrSink", "zarr"),
+    "delta": ("interlock.drain._sinks._delta", "DeltaSink", "delta"),
     "webdataset": ("interlock.drain._sinks._webdataset", "WebDatasetSink", ""),
 }
+"""Scheme to module, class, and the extra that brings what it needs."""
 
-_EXTRAS = {"pyarrow": "parquet", "zarr": "zarr"}
-"""Which extra brings a package."""
+_PACKAGES = {"pyarrow", "zarr", "deltalake"}
+"""What the extras bring."""
 
 
 def open_sink(text: str) -> tuple[Sink, Path]:
@@ -54,11 +56,12 @@ def open_format(text: str) -> tuple[Sink, str]:
         raise UsageError(f"no sink is called {text!r}", hint=f"use {choices}, or null: to measure and keep nothing")
     if not path:
         raise UsageError(f"sink {text!r} has no path", hint=f"use {scheme}:PATH")
-    module, attribute, package = _TABLE[scheme]
+    module, attribute, extra = _TABLE[scheme]
     try:
         sink: Sink = getattr(importlib.import_module(module), attribute)()
     except ModuleNotFoundError as error:
-        if not package or (error.name or "").partition(".")[0] != package:
+        package = (error.name or "").partition(".")[0]
+        if package not in _PACKAGES:
             raise
-        raise UsageError(f"{package} is not installed", hint=f"pip install 'interlock[{_EXTRAS[package]}]'") from error
+        raise UsageError(f"{package} is not installed", hint=f"pip install 'interlock[{extra}]'") from error
     return sink, path

@@ -31,50 +31,70 @@ class ParquetSink:
 
     def open_shard(self, path: Path, *, run: str) -> TableShard:
         """As in `Sink`."""
-        return TableShard(path, run, _start, _give_up)
+        return TableShard(path, run, begin, give_up)
 
     def read_shard(self, path: Path) -> ShardContent:
         """As in `Sink`: reads the footer and the ids."""
-        try:
-            with pq.ParquetFile(path) as file:
-                run = (file.schema_arrow.metadata or {}).get(RUN_KEY, b"").decode("ascii", "replace")
-                ids = file.read(columns=[ID_COLUMN]).column(ID_COLUMN)
-                return ShardContent(run, ids_of(ids))
-        except (pa.ArrowException, KeyError, ValueError) as error:
-            raise _damaged(path, error) from error
+        return read_content(path)
 
     def read_rows(self, path: Path, positions: Sequence[int]) -> Mapping[str, Rows]:
         """As in `Sink`: reads only the row groups that hold the positions."""
-        wanted = np.asarray(positions, np.int64)
-        try:
-            with pq.ParquetFile(path) as file:
-                sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
-                starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-                group_of = np.searchsorted(starts, wanted, side="right") - 1
-                groups = np.unique(group_of)
-                table = file.read_row_groups(groups.tolist())
-        except (pa.ArrowException, ValueError) as error:
-            raise _damaged(path, error) from error
-        shift = starts[groups] - np.concatenate(([0], np.cumsum(np.asarray(sizes)[groups])))[:-1]
-        rows = table.take(pa.array(wanted - shift[np.searchsorted(groups, group_of)]))
+        rows = read_table(path, positions)
         return {name: from_arrow(rows.column(name)) for name in rows.column_names if name != ID_COLUMN}
 
 
-def _damaged(path: Path, error: Exception) -> UsageError:
+def read_content(path: Path) -> ShardContent:
+    """Return whose a file is and which rows it has; reads the footer and the ids."""
+    try:
+        with pq.ParquetFile(path) as file:
+            run = (file.schema_arrow.metadata or {}).get(RUN_KEY, b"").decode("ascii", "replace")
+            ids = file.read(columns=[ID_COLUMN]).column(ID_COLUMN)
+            return ShardContent(run, ids_of(ids))
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise damaged(path, error) from error
+
+
+def read_table(path: Path, positions: Sequence[int]) -> pa.Table:
+    """Return the rows of a file at `positions`, in that order; reads only the row groups that hold them."""
+    wanted = np.asarray(positions, np.int64)
+    try:
+        with pq.ParquetFile(path) as file:
+            sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+            starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+            group_of = np.searchsorted(starts, wanted, side="right") - 1
+            groups = np.unique(group_of)
+            table = file.read_row_groups(groups.tolist())
+    except (pa.ArrowException, ValueError) as error:
+        raise damaged(path, error) from error
+    shift = starts[groups] - np.concatenate(([0], np.cumsum(np.asarray(sizes)[groups])))[:-1]
+    return table.take(pa.array(wanted - shift[np.searchsorted(groups, group_of)]))
+
+
+def damaged(path: Path, error: Exception) -> UsageError:
+    """Return what to raise for a file that cannot be read."""
     return UsageError(f"{path} is no whole Parquet file of ours", why=str(error).splitlines()[0])
 
 
-def _start(file: pa.PythonFile, schema: pa.Schema) -> pq.ParquetWriter:
+def begin(file: pa.PythonFile, schema: pa.Schema, *, store_schema: bool = True) -> pq.ParquetWriter:
+    """Return a writer.
+
+    Args:
+        file: Where to.
+        schema: Its columns.
+        store_schema: Whether the file also says it in Arrow's own words, which tell lists of a fixed size from others.
+    """
     return pq.ParquetWriter(
         file,
         schema,
         compression=dict.fromkeys(_compressible(schema), "zstd") or "none",
         use_dictionary=False,
         write_statistics=[ID_COLUMN],
+        store_schema=store_schema,
     )
 
 
-def _give_up(writer: pq.ParquetWriter) -> None:
+def give_up(writer: pq.ParquetWriter) -> None:
+    """Let go of a writer whose file is closed."""
     with suppress(Exception):  # its footer finds no file, so what is there never passes for whole
         writer.close()
     writer.is_open = False  # else it tries again when it is collected, and complains
