@@ -12,7 +12,7 @@ TEXT = (ROOT / "docs" / "ragged.md").read_text(encoding="utf-8")
 def test_the_programs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     programs = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    assert len(programs) == 4
+    assert len(programs) == 5
     names: dict[str, object] = {}
     for number, program in enumerate(programs):
         exec(compile(program, f"docs/ragged.md, program {number}", "exec"), names)  # noqa: S102 - our own text

@@ -15,19 +15,18 @@ from interlock._core._fence import Fence
 from interlock._reporting import Report
 from interlock._waiting import wait
 from interlock.drain._call import name_of, without_folder
-from interlock.drain._duplicates import StoredRows, on_host
+from interlock.drain._duplicates import StoredRows, leaves_at, on_host
 from interlock.drain._explain import explain, setting_of
 from interlock.drain._ids import as_ids, first_of_each, kind_of
 from interlock.drain._idsets import IdSet, IdView
 from interlock.drain._intake import Intake
 from interlock.drain._jobs import FailJob, FlushJob
 from interlock.drain._lane import WriterSettings
-from interlock.drain._leaves import Leaf
 from interlock.drain._link import Link
 from interlock.drain._maintain import settle_sink
 from interlock.drain._metrics import prometheus_text
 from interlock.drain._options import check_choice, check_positive, check_restart, check_total, check_writers
-from interlock.drain._outputs import host_leaves, leaves_of
+from interlock.drain._outputs import leaves_of, leaves_of_rows
 from interlock.drain._ragged import chosen
 from interlock.drain._reductions import check_reductions, reduced
 from interlock.drain._report import begin_report
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from interlock._core._protocols import Source
-    from interlock._core._rows import Rows
     from interlock._reporting import To
     from interlock.drain._call import SinkFunction
     from interlock.drain._explain import Explanation
@@ -232,7 +230,8 @@ class Drain:
             ids: One int or str per row, as a sequence or array; one kind in all of a sink. An id that came before is
                 dropped if its row has the same bytes; see `repeats`.
             outputs: An array, or nested dicts and tuples of arrays (NumPy, PyTorch, JAX, CuPy, `DeviceArray`) whose
-                first axis is rows. Names, dtypes and row shapes are the same in every put.
+                first axis is rows; or `Ragged` for rows that differ in length. Names, dtypes and row shapes are the
+                same in every put.
 
         Returns:
             A ticket that tells how far the rows are.
@@ -245,8 +244,9 @@ class Drain:
 
         Copies: once to the host; device arrays also once on the device, unless `borrow`.
 
-        Blocks: while the budget is in use; for rows that came before; for a row larger than the budget; and for a
-            `DeviceArray` that no stream orders. The first puts also make the slots.
+        Blocks: while the budget is in use; for rows that came before; for a row larger than the budget; for a
+            `DeviceArray` that no stream orders; and for `offsets` on a device, if the put is more than half the budget.
+            The first puts also make the slots.
 
         Raises:
             UsageError: Ids or outputs do not fit; the message names the leaf or the id. Nothing of the put is written,
@@ -469,12 +469,14 @@ class Drain:
         if not known.any():
             return self._intake.take(ids, leaves)
         if self._repeats == "first":
-            return self._put_first(ids, leaves, np.flatnonzero(~known))
+            left = np.flatnonzero(~known)
+            self._rows_duplicate += len(ids) - len(left)
+            return self._intake.take(ids[left], leaves_at(leaves, left, self._timeout_s)) if left.size else []
         self._intake.check(leaves)
         self._duplicate_syncs += 1
         fresh = ~known
         held = {leaf.name: on_host(leaf, self._timeout_s) for leaf in leaves}
-        landings = self._intake.take(ids[fresh], _leaves_at(held, fresh)) if fresh.any() else []
+        landings = self._intake.take(ids[fresh], leaves_of_rows(held, fresh)) if fresh.any() else []
         if not self._store.committed.contains_many(ids[known]).all():
             self._flush()
             self._intake.collect()
@@ -485,22 +487,7 @@ class Drain:
             self._stored.refuse_other_bytes(ids[same], rows[same], columns)
         self._rows_duplicate += len(same)
         again = known & ~stored  # came before as failed rows, and so may come again
-        return landings + (self._put_rows(ids[again], rows[again], _leaves_at(held, again)) if again.any() else [])
-
-    def _put_first(self, ids: IdArray, leaves: list[AnyLeaf], fresh: IdArray) -> list[Landing]:
-        """Put the rows at `fresh`, whose ids have not come yet; the others are dropped where they are."""
-        self._rows_duplicate += len(ids) - len(fresh)
-        if not fresh.size:
-            return []
-        is_run = int(fresh[-1] - fresh[0]) == len(fresh) - 1
-        rows: Any = slice(int(fresh[0]), int(fresh[-1]) + 1) if is_run else fresh
-        left: list[AnyLeaf] = []
-        for leaf in leaves:
-            if isinstance(leaf, Leaf) and leaf.framework is not None:
-                left.append(Leaf(leaf.name, leaf.value[rows], leaf.framework, len(fresh), leaf.row_bytes))
-            else:
-                left += _leaves_at({leaf.name: on_host(leaf, self._timeout_s)}, fresh)
-        return self._intake.take(ids[rows], left)
+        return landings + (self._put_rows(ids[again], rows[again], leaves_of_rows(held, again)) if again.any() else [])
 
     def _flush(self) -> None:
         self._flushes += 1
@@ -520,7 +507,3 @@ class Drain:
                 hint="raise timeout_s, or look at the storage",
             ) from error
         self._intake.collect()
-
-
-def _leaves_at(columns: Mapping[str, Rows], which: Any) -> list[AnyLeaf]:
-    return host_leaves({name: chosen(column, which) for name, column in columns.items()})

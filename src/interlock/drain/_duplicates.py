@@ -17,20 +17,20 @@ from interlock._core._protocols import Export
 from interlock._core._rows import RaggedRows
 from interlock._waiting import wait
 from interlock.drain._blocks import blocks_of, landed_of, size_of
-from interlock.drain._leaves import empty_of
+from interlock.drain._leaves import Leaf, empty_of
+from interlock.drain._outputs import leaves_of_rows
 from interlock.drain._ragged import any_of_each, chosen
 from interlock.drain._store import storage_errors
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from interlock._core._rows import Rows
     from interlock.drain._holdings import HeldShard
     from interlock.drain._ids import IdArray
-    from interlock.drain._leaves import Leaf
     from interlock.drain._outputs import AnyLeaf
     from interlock.drain._store import Store
 
@@ -46,6 +46,22 @@ def on_host(leaf: AnyLeaf, timeout_s: float) -> Rows:
         part.key: partial(fetch, part.leaf, timeout_s, part.start, part.stop) for part in leaf.parts(0, leaf.rows)
     }
     return leaf.reader(readers, 0, leaf.rows)()
+
+
+def leaves_at(leaves: Sequence[AnyLeaf], places: IdArray, timeout_s: float) -> list[AnyLeaf]:
+    """Return the leaves of some rows, at places that rise: by their framework where it can, else on the host.
+
+    Blocks: for ragged leaves, and those that no framework holds, until they are on the host.
+    """
+    is_run = int(places[-1] - places[0]) == len(places) - 1
+    rows: Any = slice(int(places[0]), int(places[-1]) + 1) if is_run else places
+    found: list[AnyLeaf] = []
+    for leaf in leaves:
+        if isinstance(leaf, Leaf) and leaf.framework is not None:
+            found.append(Leaf(leaf.name, leaf.value[rows], leaf.framework, len(places), leaf.row_bytes))
+        else:
+            found += leaves_of_rows({leaf.name: on_host(leaf, timeout_s)}, places)
+    return found
 
 
 def fetch(leaf: Leaf, timeout_s: float, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:

@@ -9,8 +9,8 @@ import numpy as np
 from interlock._core._rows import RaggedRows
 from interlock._core._tree import flatten
 from interlock.drain._leaves import ALIGNMENT, Leaf, leaf_of
-from interlock.drain._ragged import Ragged
-from interlock.drain._ragged_leaves import RaggedLeaf, leaf_of_rows, ragged_leaf
+from interlock.drain._ragged import Ragged, chosen
+from interlock.drain._ragged_leaves import RaggedLeaf, ragged_leaf
 from interlock.drain._schema import ID_COLUMN
 from interlock.errors import UsageError
 from interlock.frameworks import framework_of
@@ -94,12 +94,10 @@ def refuse_same_names(leaves: Sequence[AnyLeaf]) -> None:
             taken.add(name)
 
 
-def host_leaves(columns: Mapping[str, Rows]) -> list[AnyLeaf]:
-    """Return the leaves of rows on the host."""
-    return [
-        leaf_of_rows(name, rows) if isinstance(rows, RaggedRows) else leaf_of(name, rows, len(rows))
-        for name, rows in columns.items()
-    ]
+def leaves_of_rows(columns: Mapping[str, Rows], which: npt.NDArray[Any]) -> list[AnyLeaf]:
+    """Return the leaves of some rows on the host: those at places, or where a mask is true."""
+    some = {name: chosen(column, which) for name, column in columns.items()}
+    return [_leaf(name, rows, len(rows)) for name, rows in some.items()]
 
 
 def chunk_bytes(leaves: Sequence[AnyLeaf], start: int, stop: int) -> int:

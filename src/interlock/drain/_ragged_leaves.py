@@ -220,15 +220,6 @@ def ragged_leaf(name: str, ragged: Ragged, rows: int) -> RaggedLeaf:
     return leaf.with_ends(told).trimmed()
 
 
-def leaf_of_rows(name: str, rows: RaggedRows) -> RaggedLeaf:
-    """Return the leaf of ragged rows on the host.
-
-    Raises:
-        UsageError: Their offsets do not fit their values.
-    """
-    return ragged_leaf(name, Ragged(rows.values, offsets=rows.offsets), len(rows))
-
-
 def _of_list(name: str, arrays: Sequence[Any], rows: int) -> RaggedLeaf:
     if len(arrays) != rows:
         raise UsageError(f"output {name!r} is a list of {len(arrays)} arrays, and there are {rows} ids")
