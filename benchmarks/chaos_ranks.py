@@ -17,25 +17,20 @@ from __future__ import annotations
 
 import argparse
 import errno
-import importlib.util
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
-import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from _chaos import break_at, die, end_with, ended, forked, installed_sinks, refuse, serve, served  # type: ignore[import-not-found]
 from interlock.drain import (
     Drain,
     _maintain,
@@ -48,38 +43,9 @@ from interlock.drain import (
     verify_sink,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 ROWS = 120
 BATCH = 5
 FATES = ("kill at a step", "kill at any instant", "full disk", "the format raises", "none")
-NEEDS = {"npy": "", "parquet": "pyarrow", "arrow": "pyarrow", "safetensors": "", "webdataset": "", "zarr": "zarr"}
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def break_at(count: int, names: set[str], action: Callable[[], None]) -> Callable[[str, Callable[[], None]], None]:
-    """Return a `run_step` that does something in place of step number `count` of those called `names`, and after it."""
-    seen = [0]
-
-    def run_step(name: str, step: Callable[[], None]) -> None:
-        if not names or name in names:
-            seen[0] += 1
-            if seen[0] > count:
-                action()
-        step()
-
-    return run_step
-
-
-def refuse(number: int) -> Callable[[], None]:
-    def action() -> None:
-        raise OSError(number, os.strerror(number))
-
-    return action
 
 
 def meet(fate: str, chance: random.Random) -> None:
@@ -111,28 +77,6 @@ def work(sink: str, rank: int, world: int, told: Path, fate: str, chance: random
                 drain.flush()
                 file.write("".join(f"{one}\n" for one in ids[: start + BATCH]))
                 file.flush()
-
-
-def forked(action: Callable[[], None], log: Path) -> int:
-    """Start `action` in a fork, whose stderr goes to a file; return its process id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 0
-    try:
-        with log.open("a") as file:
-            os.dup2(file.fileno(), 2)
-        action()
-    except Exception as error:  # noqa: BLE001 - told to the parent by file and exit code
-        log.open("a").write(f"{type(error).__name__}: {error}\n")
-        code = 3
-    finally:
-        os._exit(code)
-
-
-def ended(pid: int) -> int:
-    """Wait for a fork; return its exit code, or minus the signal that ended it."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def check(sink: str, folder: Path, promised: set[int], *, once: bool, complete: bool) -> None:
@@ -169,10 +113,9 @@ def compact_whole(sink: str, shard_bytes: int = 1 << 20) -> None:
     assert settle_sink(sink) == 0
 
 
-def trial(number: int, seed: int, launches: int) -> dict[str, Any]:
+def trial(number: int, seed: int, launches: int, schemes: list[str]) -> dict[str, Any]:
     """Do one run; return what happened."""
     chance = random.Random(f"{seed}/{number}")  # noqa: S311 - fates, not secrets
-    schemes = [name for name, package in NEEDS.items() if not package or importlib.util.find_spec(package)]
     scheme, padded = schemes[number % len(schemes)], number // len(schemes) % 2 == 1
     found: dict[str, Any] = {"problem": "", "scheme": scheme, "fates": Counter(), "killed": 0, "failed": 0, "partly": 0}
     with tempfile.TemporaryDirectory(prefix="interlock-chaos-") as name:
@@ -194,7 +137,7 @@ def trial(number: int, seed: int, launches: int) -> dict[str, Any]:
             found["fates"].update(fates)
             pids = [
                 forked(
-                    lambda rank=rank, fate=fate, world=world, launch=launch: work(  # type: ignore[misc]
+                    lambda rank=rank, fate=fate, world=world, launch=launch: work(
                         sink,
                         rank,
                         world,
@@ -230,15 +173,6 @@ def trial(number: int, seed: int, launches: int) -> dict[str, Any]:
     return found
 
 
-def serve(first: int, stop: int, step: int, seed: int, launches: int) -> None:
-    """Do every `step`-th run; print a line of JSON for each. This process starts no thread, so it may fork."""
-    for name, package in NEEDS.items():
-        if not package or importlib.util.find_spec(package):
-            open_sink(f"{name}:nowhere")  # so that it is imported once
-    for number in range(first, stop, step):
-        print(json.dumps(trial(number, seed, launches)), flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
@@ -249,19 +183,12 @@ def main() -> None:
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve is not None:
-        serve(arguments.serve, arguments.runs, arguments.jobs, arguments.seed, arguments.launches)
+        numbers = range(arguments.serve, arguments.runs, arguments.jobs)
+        do = partial(trial, seed=arguments.seed, launches=arguments.launches, schemes=installed_sinks())
+        serve(numbers, do)
         return
-    start_s = time.perf_counter()
-    command = [sys.executable, __file__, f"--runs={arguments.runs}", f"--launches={arguments.launches}"]
-    command += [f"--jobs={arguments.jobs}", f"--seed={arguments.seed}"]
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        served = pool.map(
-            lambda job: (
-                subprocess.run([*command, f"--serve={job}"], stdout=subprocess.PIPE, check=True, text=True).stdout
-            ),
-            range(arguments.jobs),
-        )
-        found = [json.loads(line) for text in served for line in text.splitlines()]
+    words = [f"--runs={arguments.runs}", f"--launches={arguments.launches}", f"--seed={arguments.seed}"]
+    found, seconds = served(__file__, words, arguments.jobs)
     fates: Counter[str] = Counter()
     for one in found:
         fates.update(one["fates"])
@@ -278,12 +205,8 @@ def main() -> None:
     for name, count in figures.items():
         table.add_row(name, str(count))
     Console().print(table)
-    print(f"{time.perf_counter() - start_s:.0f} s")
-    for problem in problems:
-        print(problem)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({**figures, "problems": problems}, indent=2) + "\n")
-    raise SystemExit(bool(problems))
+    print(f"{seconds:.0f} s")
+    end_with(problems, figures, arguments.json)
 
 
 if __name__ == "__main__":

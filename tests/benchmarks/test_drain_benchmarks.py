@@ -15,6 +15,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
     ("script", "words", "said"),
     [
         ("drain_todo", ["--rows=300000", "--shard-rows=4096", "--strings=20000"], "shuffled"),
+        ("chaos", ["--runs=14", "--jobs=1", "--sinks=npy,webdataset"], "runs with rows lost, doubled or wrong: 0"),
         ("chaos_ranks", ["--runs=6", "--jobs=1"], "runs with rows lost, doubled or wrong │ 0"),
     ],
 )

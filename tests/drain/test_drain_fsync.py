@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import struct
+import subprocess
 import warnings
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 
 from interlock.drain import Drain, _digests, _unsynced, compact_sink, merge_sink, read_status, verify_sink
-from interlock.errors import SinkConflictError, UsageError
+from interlock.errors import SinkConflictError, SinkError, UsageError
 
 
 def write(sink, ids, **options):
@@ -293,3 +296,62 @@ def test_restart_forgets_what_was_not_synced(sink, folder, new_boot, rows):
 def test_another_policy_is_refused(sink):
     with pytest.raises(UsageError, match="fsync is 'always'; use commit or never"):
         Drain(sink, fsync="always")  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- a real one
+
+SHUTDOWN, WITHOUT_ITS_LOG = 0x8004587D, 2
+"""The call that ext4 and XFS have for their own tests: what is not on the storage now never gets there."""
+
+
+@pytest.fixture
+def cut_disk(tmp_path):
+    """A folder on an ext4 file system of its own, and what cuts its power and mounts it again."""
+    image, place = tmp_path / "image", tmp_path / "disk"
+    place.mkdir()
+
+    def run(*command: str) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+
+    def cut() -> None:
+        descriptor = os.open(place, os.O_RDONLY)
+        fcntl.ioctl(descriptor, SHUTDOWN, struct.pack("I", WITHOUT_ITS_LOG))
+        os.close(descriptor)
+
+    def start() -> None:
+        run("umount", str(place))
+        run("mount", "-o", "loop", str(image), str(place))
+
+    if not shutil.which("mkfs.ext4") or os.geteuid():
+        pytest.skip("there is no mkfs.ext4 here, or mounting is not allowed")
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    run("mkfs.ext4", "-q", str(image))
+    run("mount", "-o", "loop", str(image), str(place))
+    yield place, cut, start
+    subprocess.run(["umount", "--lazy", str(place)], check=False)
+
+
+@pytest.mark.parametrize("scheme", ["npy", "parquet"])
+@pytest.mark.parametrize("fsync", ["commit", "never"])
+def test_a_power_cut_takes_what_was_not_synced_and_nothing_else(cut_disk, new_boot, scheme, fsync, rows):
+    place, cut, start = cut_disk
+    sink = f"{scheme}:{place}/out"
+    drain = Drain(sink, shard_bytes=64, fsync=fsync)
+    for first in range(0, 40, 4):
+        drain.put(np.arange(first, first + 4), np.arange(first, first + 4) * 1.5)
+    drain.flush()
+    assert len(drain.committed) == 40
+    drain.put([40], np.array([60.0]))
+    cut()
+    with pytest.raises(SinkError, match="Input/output error"):
+        drain.close()
+    start()
+    new_boot()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error" if fsync == "commit" else "ignore")
+        assert finish(sink, 41) == (1 if fsync == "commit" else 41)
+    assert rows(sink) == {one: 1.5 * one for one in range(41)}
+    assert verify_sink(sink).ok
