@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from interlock import Drain, Feed, prefetch
 from interlock._core._ring import Ring
 from interlock.check._hazards import Fold
+from interlock.drain._lane import Lane
 from interlock.lowlevel import DeviceArray, LeaseState, SimulatedDevice, observe
 
 SCHEDULES = ["lazy", "eager", "starve:feed", "starve:drain", "starve:compute", *(f"random:{seed}" for seed in range(5))]
@@ -42,11 +44,11 @@ def feed_program(device: SimulatedDevice) -> None:
         del batch
 
 
-def drain_program(device: SimulatedDevice, folder: Any) -> None:
+def drain_program(device: SimulatedDevice, folder: Any, puts: int = 5, **options: Any) -> None:
     stream = device.stream("compute")
     output = device.allocate(8 * 4 * 4)
-    with Drain(f"npy:{folder}/out") as drain:
-        for number in range(5):
+    with Drain(f"npy:{folder}/out", **options) as drain:
+        for number in range(puts):
             device.launch(stream, lambda: None, writes=[output], name="forward")
             array = DeviceArray(device, output, (8, 4), "float32", device.record(stream))
             drain.put(np.arange(8) + 8 * number, {"y": array})
@@ -58,6 +60,25 @@ def test_feed_and_drain_are_clean_under_every_schedule(schedule, tmp_path):
         feed_program(SimulatedDevice(schedule))
         drain_program(SimulatedDevice(schedule), tmp_path)
     assert fold.steps > 100
+    assert fold.findings == []
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_drain_of_two_writers_is_clean_under_every_schedule(schedule, tmp_path, monkeypatch):
+    """Few slots, which come back from either writer and are filled again."""
+    began, writers = threading.Barrier(2), set()
+    land = Lane._land
+
+    def both(lane: Lane, job: Any, rows: str) -> Any:
+        if lane not in writers:
+            writers.add(lane)
+            began.wait(20)
+        return land(lane, job, rows)
+
+    monkeypatch.setattr(Lane, "_land", both)
+    with folded() as fold:
+        drain_program(SimulatedDevice(schedule), tmp_path, 24, writers=2, shard_bytes=1, budget_bytes=1024)
+    assert len(writers) == 2
     assert fold.findings == []
 
 

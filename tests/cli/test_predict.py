@@ -12,6 +12,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from interlock.cli import _job
+from interlock.drain import Drain
+
 DOUBLE = """
 def double(batch):
     return {"y": batch * 2, "sum": batch.sum(axis=1)}
@@ -51,6 +54,20 @@ def test_a_callable_gets_numpy_arrays_and_its_outputs_are_read_back(bench):
     schema = ds.dataset(bench.folder / "out", format="parquet").schema
     assert schema.field("id").type == pa.int64()
     assert schema.field("y").type == pa.list_(pa.float32(), 2)
+
+
+@pytest.mark.parametrize(("options", "wanted"), [((), "auto"), (("--writers", 2), 2)])
+def test_the_drain_gets_the_number_of_writers(bench, monkeypatch, options, wanted):
+    asked = []
+
+    def opened(*args, writers, **others):
+        asked.append(writers)
+        return Drain(*args, writers=writers, **others)
+
+    monkeypatch.setattr(_job, "Drain", opened)
+    assert bench.predict(f"{bench.file(DOUBLE)}:double", *options).code == 0
+    assert asked == [wanted]
+    assert len(bench.read()) == 10
 
 
 @pytest.mark.parametrize("name", ["net", "Net", "make"])

@@ -93,8 +93,9 @@ def test_an_exception_in_the_loop_commits_what_was_put_and_is_the_one_that_is_ra
 
 
 def test_pending_leaves_out_what_is_committed(accelerator, tmp_path, stored):
-    with drain(accelerator, f"npy:{tmp_path}") as out:
+    with drain(accelerator, f"npy:{tmp_path}", writers=2) as out:
         out.put([1, 2, 3], MODEL(INPUTS[1:4]).detach())
+        assert out.statistics().writers == 2
     with drain(accelerator, f"npy:{tmp_path}") as out:
         left = out.pending(loader().dataset)
         assert len(left) == ROWS - 3

@@ -40,7 +40,7 @@ def test_every_row_is_right_under_every_schedule_and_nothing_is_reported(
 ):
     """At a key of the batch, ids are on the device like the rest of it."""
     with check.simulate(schedule, raise_on_hazard=False) as session:
-        writer: Any = DrainWriter(f"npy:{tmp_path / 'out'}", IDS[ids])
+        writer: Any = DrainWriter(f"npy:{tmp_path / 'out'}", IDS[ids], writers=3)
         programs.predict(writer, programs.Model(MOVES[move]), accelerator="gpu")
     report = session.report()
     assert (report.failure, report.hazards, report.unsupported) == (None, (), ())
@@ -50,6 +50,7 @@ def test_every_row_is_right_under_every_schedule_and_nothing_is_reported(
     assert writer.drain is None
     assert (writer.statistics().rows_committed, writer.statistics().host_syncs) == (20, 0)
     assert writer.explain().done == writer.statistics()
+    assert writer.statistics().writers == 3
 
 
 def test_what_the_model_overwrites_right_away_was_taken_before(programs, tmp_path, stored):
@@ -268,7 +269,13 @@ def test_lightning_s_command_line_makes_one_from_plain_values(programs, tmp_path
             "callbacks": [
                 {
                     "class_path": "interlock.integrations.lightning.DrainWriter",
-                    "init_args": {"sink": f"npy:{tmp_path}", "ids": 1, "shard_bytes": 100, "repeats": "same"},
+                    "init_args": {
+                        "sink": f"npy:{tmp_path}",
+                        "ids": 1,
+                        "writers": 2,
+                        "shard_bytes": 100,
+                        "repeats": "same",
+                    },
                 }
             ],
         },

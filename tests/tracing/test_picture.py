@@ -117,6 +117,12 @@ def test_waiting_is_not_work():
     assert lane.note == "10% busy"
 
 
+def test_each_writer_of_a_drain_has_a_row():
+    names = ("interlock-drain-3", "interlock-drain", "interlock-drain-2")
+    tracks = [Track("host", name, [bar("write", 0, 9)]) for name in names]
+    assert [lane.title for lane in lanes_of(Recording(tracks, 0), Window(0, 10))] == ["writer", "writer 2", "writer 3"]
+
+
 def test_a_stream_has_a_row_for_each_way():
     mixed = [bar("copy in", 0, 2, 0, MB), bar("step", 2, 8, 0), bar("copy out", 8, 9, 0, MB)]
     lanes = lanes_of(Recording([Track("cuda:0", "default", mixed)], 0), Window(0, 10))

@@ -118,6 +118,20 @@ def test_threads_are_shown_in_the_order_of_the_way(file: Path, tmp_path: Path):
     assert names[1:-1] == sorted(names[1:-1])
 
 
+def test_each_writer_has_a_track_of_its_own(file: Path, tmp_path: Path):
+    with interlock.trace(file), Drain(f"npy:{tmp_path / 'sink'}", writers=2, shard_bytes=64, budget_bytes=512) as drain:
+        for row in range(200):
+            drain.put([row], np.zeros((1, 4)))
+    places = {
+        event["tid"]: event["args"]["sort_index"] for event in events_of(file) if event["name"] == "thread_sort_index"
+    }
+    named = {event["args"]["name"]: event["tid"] for event in events_of(file) if event["name"] == "thread_name"}
+    assert places[named["interlock-drain"]] < places[named["interlock-drain-2"]]
+    writes = [event for event in events_of(file) if event["ph"] == "X" and event["name"] == "write"]
+    assert {event["tid"] for event in writes} == {named["interlock-drain"], named["interlock-drain-2"]}
+    assert len(writes) == 200
+
+
 def test_the_spans_of_a_track_are_nested_or_apart(file: Path, tmp_path: Path, device: str):
     run_everything(file, tmp_path / "sink", device)
     tracks: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)

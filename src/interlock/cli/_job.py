@@ -36,6 +36,7 @@ class Settings:
         rank: Which of how many processes this is.
         restart: Discard what the sink holds.
         allow_nan: Write rows that hold NaN.
+        writers: Threads that write; None: as many as help.
         shard_bytes: Size at which a shard is committed.
         fsync: As in `Drain`.
     """
@@ -46,6 +47,7 @@ class Settings:
     rank: tuple[int, int]
     restart: bool
     allow_nan: bool
+    writers: int | None
     shard_bytes: int
     fsync: Literal["commit", "never"]
 
@@ -113,6 +115,7 @@ class Job:
             restart=settings.restart,
             rank=settings.rank,
             nan="keep" if settings.allow_nan else "fail",
+            writers=settings.writers or "auto",
             shard_bytes=settings.shard_bytes,
             fsync=settings.fsync,
         )

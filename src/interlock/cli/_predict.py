@@ -68,6 +68,9 @@ _WIDTH = 100
 @image_size
 @click.option("--allow-nan", is_flag=True, help="Write rows that hold NaN, in place of counting them as failed.")
 @click.option(
+    "--writers", type=positive, help="Threads that write, each a shard of its own. [default: as many as help]"
+)
+@click.option(
     "--shard-bytes", type=positive, default=64 << 20, show_default=True, help="Size at which a shard is committed."
 )
 @click.option(

@@ -46,6 +46,7 @@ class DrainWriter:
         total: As in `Drain`.
         restart: As in `Drain`.
         budget_bytes: As in `Drain`.
+        writers: As in `Drain`, in each process.
         shard_bytes: As in `Drain`.
         commit_interval_s: As in `Drain`.
         nan: As in `Drain`.
@@ -70,6 +71,7 @@ class DrainWriter:
         total: int | None = None,
         restart: bool = False,
         budget_bytes: int = 1 << 30,
+        writers: int | Literal["auto"] = "auto",
         shard_bytes: int = 64 << 20,
         commit_interval_s: float = 30.0,
         nan: Literal["keep", "fail"] = "keep",
@@ -88,6 +90,7 @@ class DrainWriter:
             "total": total,
             "restart": restart,
             "budget_bytes": budget_bytes,
+            "writers": writers,
             "shard_bytes": shard_bytes,
             "commit_interval_s": commit_interval_s,
             "nan": nan,

@@ -29,6 +29,7 @@ def drain(
     total: int | None = None,
     restart: bool = False,
     budget_bytes: int = 1 << 30,
+    writers: int | Literal["auto"] = "auto",
     shard_bytes: int = 64 << 20,
     commit_interval_s: float = 30.0,
     nan: Literal["keep", "fail"] = "keep",
@@ -52,6 +53,7 @@ def drain(
         total: As in `Drain`.
         restart: As in `Drain`.
         budget_bytes: As in `Drain`.
+        writers: As in `Drain`, in each process.
         shard_bytes: As in `Drain`.
         commit_interval_s: As in `Drain`.
         nan: As in `Drain`.
@@ -73,6 +75,7 @@ def drain(
         total=total,
         restart=restart,
         budget_bytes=budget_bytes,
+        writers=writers,
         shard_bytes=shard_bytes,
         commit_interval_s=commit_interval_s,
         nan=nan,

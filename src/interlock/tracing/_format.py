@@ -21,6 +21,7 @@ _HOST_PID = 1
 _MOST_OPEN_ARROWS = 4096
 _STAGE_PLACE = 1000
 _WRITER_PLACE = 100_000
+_OTHER_PLACE = 200_000
 _ARROWS = {
     "fill": ("copy in", "hand over"),
     "put": ("copy out", "write"),
@@ -190,16 +191,18 @@ def _split(track: str) -> tuple[str, str]:
 
 
 def _place(thread: str, tid: int) -> int:
-    """Return where a thread comes among the others: the loop, workers by number, the writer, then as they report.
+    """Return where a thread comes among the others: the loop, workers and writers by number, then as they report.
 
     Workers of stages come after those who read, as they report.
     """
     crew, _, number = thread.rpartition("-")
     if crew == "interlock-feed" and number.isdecimal():
         return 1 + int(number)
+    if crew == "interlock-drain" and number.isdecimal():
+        return _WRITER_PLACE + int(number)
     if crew.startswith("interlock-feed-"):
         return _STAGE_PLACE + tid
-    return {"MainThread": 0, "interlock-drain": _WRITER_PLACE}.get(thread, _WRITER_PLACE + tid)
+    return {"MainThread": 0, "interlock-drain": _WRITER_PLACE}.get(thread, _OTHER_PLACE + tid)
 
 
 def _metadata(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:

@@ -147,7 +147,8 @@ def _parts(track: Track) -> Iterable[tuple[int, str, list[Bar]]]:
             crew, _, number = track.thread.removeprefix(_CREW).rpartition("-")
             yield _WORKER, f"{crew or 'worker'} {number}", track.bars
         elif track.thread.startswith("interlock-drain"):
-            yield _WRITER, "writer", track.bars
+            _, _, number = track.thread.removeprefix("interlock-drain").rpartition("-")
+            yield _WRITER, f"writer {number}".rstrip(), track.bars
         else:
             yield _MAIN, "your loop" if track.thread == "MainThread" else track.thread, track.bars
         return
