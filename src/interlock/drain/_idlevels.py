@@ -123,8 +123,8 @@ def _hits(level: Numbers, keys: Numbers, stored: Numbers, tags: Numbers | None) 
 def hashes(texts: IdArray) -> tuple[Numbers, Numbers]:
     """Return the two halves of the hash of each string, which holds no NUL: so how long the array's type is adds 0."""
     count, length = texts.size, texts.dtype.itemsize // 4
-    native = np.ascontiguousarray(texts, texts.dtype.newbyteorder("="))
-    characters = native.view(np.uint32).reshape(count, length)
+    native = texts if texts.dtype.isnative else texts.astype(texts.dtype.newbyteorder("="))
+    characters = np.ascontiguousarray(native).view(np.uint32).reshape(count, length)
     factors = _factors(1 << length.bit_length())
     sums = np.empty((count, 4), np.uint64)
     step = max(1, _BLOCK_CHARACTERS // length)
@@ -132,9 +132,9 @@ def hashes(texts: IdArray) -> tuple[Numbers, Numbers]:
         block = characters[start : start + step].astype(np.uint64)
         np.matmul(block, factors[1 : length + 1], out=sums[start : start + step])  # modulo 2^64
     sums += factors[0]
-    sums >>= np.uint64(32)
-    keys, tags = (sums[:, 0] << np.uint64(32)) | sums[:, 1], (sums[:, 2] << np.uint64(32)) | sums[:, 3]
-    return keys.view(np.int64), tags.view(np.int64)
+    halves = (sums >> np.uint64(32)).astype(np.uint32).view(np.int64)
+    keys, tags = np.ascontiguousarray(halves.T)
+    return keys, tags
 
 
 @lru_cache(maxsize=4)

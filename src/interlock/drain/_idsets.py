@@ -234,6 +234,9 @@ class IdSet:
 
     def _find_texts(self, texts: IdArray) -> Mask:
         keys, tags = hashes(texts)
+        if len(keys) == 1:
+            with self._lock:
+                return self._texts.find(keys, tags)
         order = np.argsort(keys)
         found = np.empty(len(keys), np.bool_)
         with self._lock:
