@@ -221,6 +221,7 @@ def test_strings_take_sixteen_bytes_each_and_are_told_apart():
     assert ids.contains_many(names).all()
     assert not ids.contains_many(np.char.add(names, "x")).any()
     assert ids._texts.size_bytes == 16 * 3000
+    assert len(ids._texts._levels) < 10
 
 
 def test_two_strings_with_the_same_first_half_of_their_hash_are_two(monkeypatch):
@@ -237,3 +238,4 @@ def test_two_strings_with_the_same_first_half_of_their_hash_are_two(monkeypatch)
     assert [one in ids for one in "abc"] == [True, True, False]
     ids.discard_many(np.array(["b"]))
     assert [one in ids for one in "abc"] == [True, False, False]
+    assert IdSet().add_many(np.array(list("ababa"))) == 2
