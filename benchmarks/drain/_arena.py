@@ -33,7 +33,6 @@ _START_S = 120.0
 _RUN_S = 300.0
 _SAMPLE_S = 0.1
 _SYNC_THREADS = 4
-_PIECE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -224,21 +223,3 @@ def _check(writer: Writer, order: Order, folder: Path) -> None:
         raise AssertionError(f"there are {size_bytes:,} bytes, and the rows have {workload.run_bytes:,}")
     if order.read and not np.array_equal(np.sort(writer.read(folder, workload)), np.arange(workload.rows)):
         raise AssertionError("the ids in the files are not those of the rows")
-
-
-def storage_gb_per_s(place: Path, threads: int, size_bytes: int) -> float:
-    """Return how fast so many threads write large files there in pieces of 16 MB, each synced at its end."""
-    piece = memoryview(os.urandom(_PIECE_BYTES))
-    pieces = max(1, size_bytes // len(piece) // threads)
-
-    def write(path: Path) -> None:
-        with path.open("wb", buffering=0) as file:
-            for _ in range(pieces):
-                file.write(piece)
-            os.fsync(file.fileno())
-
-    with tempfile.TemporaryDirectory(prefix="interlock-benchmark-", dir=place) as folder:
-        began_s = time.perf_counter()
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(write, [Path(folder) / str(number) for number in range(threads)]))
-        return threads * pieces * len(piece) / (time.perf_counter() - began_s) / 1e9

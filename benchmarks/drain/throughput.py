@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "feed"))
-from _arena import Contestant, Order, Run, import_early, storage_gb_per_s
-from _contest import Report, feed_arguments, wanted
+from _arena import Contestant, Order, Run, import_early
+from _contest import Report, feed_arguments, storage_gb_per_s, wanted
 from _rows import SMALL, WORKLOADS, Workload
 from _writers import (
     Files,
@@ -75,6 +75,7 @@ def makers() -> dict[str, partial[Any]]:
         "Drain: npy": partial(PlainDrain, "npy"),
         "Drain: npy + borrow": partial(PlainDrain, "npy", borrow=True),
         "Drain: npy + borrow, no fsync": partial(PlainDrain, "npy", borrow=True, fsync="never"),
+        "Drain: npy, 2 writers": partial(PlainDrain, "npy", writers=2),
         "Drain: parquet": partial(PlainDrain, "parquet"),
         "DrainWriter: npy": partial(LightningDrain, "npy"),
         "DrainWriter: parquet": partial(LightningDrain, "parquet"),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu"))
-from _common import Outcome, Report, Variant, arguments, devices, rounds, wanted
+from _common import Outcome, Report, Variant, arguments, devices, rounds, storage_gb_per_s, wanted
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +32,17 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Contest", "Loop", "Outcome", "Report", "devices", "feed_arguments", "in_process", "wanted"]
+__all__ = [
+    "Contest",
+    "Loop",
+    "Outcome",
+    "Report",
+    "devices",
+    "feed_arguments",
+    "in_process",
+    "storage_gb_per_s",
+    "wanted",
+]
 
 Answer = TypeVar("Answer")
 

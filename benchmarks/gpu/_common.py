@@ -10,7 +10,9 @@ import os
 import platform
 import statistics
 import subprocess
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +30,7 @@ PACKAGES = (
     *("pytorch-lightning", "spdl-core", "nvidia-dali-cuda130", "grain", "torchdata", "simplejpeg", "pillow"),
 )
 WIDTH = 118
+_PIECE_BYTES = 16 << 20
 SLOW_SHARE = 10
 BEGAN_S = time.perf_counter()
 
@@ -299,3 +302,21 @@ def pinned_link_gb_per_s(direction: str, size_bytes: int, copies: int = 24) -> f
         torch.cuda.synchronize()
         best = max(best, size_bytes * copies / (time.perf_counter() - began) / 1e9)
     return best
+
+
+def storage_gb_per_s(place: Path, threads: int, size_bytes: int) -> float:
+    """Return how fast so many threads write large files there and sync each at its end."""
+    piece = memoryview(os.urandom(min(_PIECE_BYTES, size_bytes)))
+    pieces = max(1, size_bytes // len(piece) // threads)
+
+    def write(path: Path) -> None:
+        with path.open("wb", buffering=0) as file:
+            for _ in range(pieces):
+                file.write(piece)
+            os.fsync(file.fileno())
+
+    with tempfile.TemporaryDirectory(prefix="interlock-benchmark-", dir=place) as folder:
+        began_s = time.perf_counter()
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(write, [Path(folder) / str(number) for number in range(threads)]))
+        return threads * pieces * len(piece) / (time.perf_counter() - began_s) / 1e9

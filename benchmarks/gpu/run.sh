@@ -7,7 +7,7 @@ run() {
     printf '\n%s\n' "$*"
     "${PYTHON:-python3}" "benchmarks/gpu/$@" || failed="$failed $1"
 }
-for script in jax_feed torch_feed torch_drain jax_drain stress exits; do
+for script in jax_feed torch_feed torch_drain jax_drain drain_storage stress exits; do
     run "$script.py" --save
 done
 run overlap.py

@@ -18,6 +18,7 @@ ROWS = {
         "Interlock, null sink",
         "Interlock, npy: on the disk",
     ],
+    "drain_storage": ["torch, "],
     "jax_drain": ["np.asarray", "device_put to pinned_host, warm", "Interlock, null sink"],
 }
 
