@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +59,10 @@ class Workload:
         """Return rows of this kind that are small in every way: for a run that only loads what writers load."""
         return replace(self, shape=(4,) * len(self.shape), batch=min(self.batch, 4), steps=2)
 
+    def base(self) -> npt.NDArray[Any]:
+        """Return the rows of a step without their ids; not to be written to."""
+        return base_rows(self.batch, self.shape, self.dtype)
+
     def times(self, factor: int) -> Workload:
         """Return a run of so many times as many rows."""
         return replace(self, steps=self.steps * factor)
@@ -93,7 +98,7 @@ class Rows:
         self.began_s = 0.0
         self._model_s = model_s
         torch.set_num_threads(1)  # copies need no more, and threads that wait for each other would disturb the writers
-        self._base = torch.from_numpy(base_rows(workload))
+        self._base = torch.from_numpy(workload.base())
 
     def ids(self, step: int) -> range:
         """Return the ids of a step."""
@@ -114,12 +119,12 @@ class Rows:
         return rows
 
 
-def base_rows(workload: Workload) -> npt.NDArray[Any]:
+@lru_cache(1)
+def base_rows(batch: int, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
     """Return the rows of a step before they are given their ids: normal numbers, the same in every process."""
-    generator = np.random.default_rng(0)
-    count = workload.batch * math.prod(workload.shape)
-    block = generator.standard_normal(min(count, MB), np.float32).astype(workload.dtype)
-    return np.resize(block, count).reshape(workload.batch, *workload.shape)
+    count = batch * math.prod(shape)
+    block = np.random.default_rng(0).standard_normal(min(count, MB), np.float32).astype(dtype)
+    return np.resize(block, count).reshape(batch, *shape)
 
 
 def ids_in(rows: npt.NDArray[Any], workload: Workload) -> npt.NDArray[np.int32]:
@@ -133,7 +138,7 @@ def ids_in(rows: npt.NDArray[Any], workload: Workload) -> npt.NDArray[np.int32]:
     flat = rows.reshape(len(rows), -1)
     words = flat.view(np.int32)
     ids: npt.NDArray[np.int32] = np.array(words[:, 0])
-    wanted = base_rows(workload).reshape(-1, *flat.shape[1:]).view(np.int32)[int(ids[-1]) % workload.batch]
+    wanted = workload.base().reshape(-1, *flat.shape[1:]).view(np.int32)[int(ids[-1]) % workload.batch]
     if not np.array_equal(words[-1, 1:], wanted[1:]):
         raise AssertionError(f"row {ids[-1]} has other values than it was given")
     return ids

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - named to the reader as a storage that is no disk
 OURS = "Drain"
+BEGAN_S = time.perf_counter()
 FACTOR = 4
 HIDDEN = ("Lightning batch: np.save", "pool of 4: np.save", "Drain: npy", "DrainWriter: npy")
 """Writers that are run with a model."""
@@ -146,10 +148,13 @@ def hold(chosen: Mapping[str, partial[Any]], workload: Workload, given: Any) -> 
                 _lose(found, name, error)
         for storage, place in storages().items():
             for number in range(given.rounds if storage == "disk" else max(1, given.rounds - 1)):
+                if number and given.seconds and time.perf_counter() - BEGAN_S > given.seconds:
+                    break
                 order = Order(workload, place, read=not number)
                 for name in _turn(list(running), number):
                     try:
                         found[storage][name].runs.append(running[name].run(order))
+                        _tell(workload, storage, name, found[storage][name])
                     except Exception as error:  # noqa: BLE001 - as above
                         running.pop(name).end()
                         _lose(found, name, error)
@@ -157,6 +162,14 @@ def hold(chosen: Mapping[str, partial[Any]], workload: Workload, given: Any) -> 
         for contestant in running.values():
             contestant.end()
     return found
+
+
+def _tell(workload: Workload, storage: str, name: str, one: Found) -> None:
+    """Show on stderr how far the contest is."""
+    print(
+        f"{time.perf_counter() - BEGAN_S:4.0f} s  {workload.name}, {storage}, {name}: {one.gb_per_s:.2f}",
+        file=sys.stderr,
+    )
 
 
 def storages() -> dict[str, Path]:
