@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from interlock._core._rows import Rows
 
 
+_LEVELS = 1 << 16
+"""Numbers that the encoder takes at a time. Its default is 1,024, which takes a tenth (float16) to a fifth (float32) longer for vectors."""
+
+
 @final
 class ParquetSink:
     """One file per shard. The run is in the file's key-value metadata."""
@@ -89,6 +93,7 @@ def begin(file: pa.PythonFile, schema: pa.Schema, *, store_schema: bool = True) 
         compression=dict.fromkeys(_compressible(schema), "zstd") or "none",
         use_dictionary=False,
         write_statistics=[ID_COLUMN],
+        write_batch_size=_LEVELS,
         store_schema=store_schema,
     )
 
