@@ -18,7 +18,7 @@ ROWS = {
         "Interlock, null sink",
         "Interlock, npy: on the disk",
     ],
-    "drain_storage": ["torch, "],
+    "drain_storage": ["torch", "JAX"],
     "jax_drain": ["np.asarray", "device_put to pinned_host, warm", "Interlock, null sink"],
 }
 
