@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import runpy
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,18 @@ def read_rows(sink: str, name: str = "output") -> dict[Any, Any]:
     ids = columns["id"].tolist()
     assert len(ids) == len(set(ids)), "a row is there twice"
     return dict(zip(ids, columns[name].tolist(), strict=True))
+
+
+STORE = runpy.run_path(str(Path(__file__).with_name("store.py")))
+"""Registers `bucket://` and `loose://`: object stores in folders."""
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """The class of `bucket://`; its `hook` is called before each call to it."""
+    kind = STORE["FolderStore"]
+    monkeypatch.setattr(kind, "hook", kind.hook)
+    return kind
 
 
 @pytest.fixture(params=["parquet", "npy"])

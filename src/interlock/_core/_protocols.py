@@ -459,6 +459,18 @@ class SupportsCatalog(Protocol):
         ...
 
 
+class SupportsIndex(Protocol):
+    """A sink whose shards are folders. Asked by attribute, not by `isinstance`."""
+
+    @property
+    def index(self) -> str:
+        """Name of the file without which no reader takes the folder for a shard: remote, it comes last and goes first.
+
+        Where files of a folder cannot appear together, that is how a shard is there or not.
+        """
+        ...
+
+
 @runtime_checkable
 class Source(Protocol):
     """Samples by index. Anything with these two methods is one; nothing need be inherited."""

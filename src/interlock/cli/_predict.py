@@ -151,7 +151,8 @@ def _check_apart(source: str, sink: str) -> None:
     """Refuse a sink inside the source: the next run would read its own output."""
     folder = Path(source)
     place = Path(sink.partition(":")[2])
-    if sink != _NULL and folder.is_dir() and place.resolve().is_relative_to(folder.resolve()):
+    is_here = sink != _NULL and "://" not in sink
+    if is_here and folder.is_dir() and place.resolve().is_relative_to(folder.resolve()):
         raise UsageError(
             f"sink {sink} lies in source {source}",
             why="the next run would read what this one wrote",

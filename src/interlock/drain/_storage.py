@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, Self
 
 from interlock.drain._folder import Folder
-from interlock.drain._sinks import open_format
+from interlock.drain._sinks import is_url, open_format
+from interlock.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
     from interlock._core._protocols import Sink
     from interlock.drain._layout import Layout
+
+CALL_S = 120.0
+"""Bound on a call to a remote store where nobody said another."""
 
 
 class Log(Protocol):
@@ -209,12 +213,22 @@ class Storage(Protocol):
         ...
 
 
-def opened_storage(text: str, *, rank: int = 0) -> tuple[Sink, Storage]:
+def opened_storage(text: str, *, rank: int = 0, timeout_s: float = CALL_S) -> tuple[Sink, Storage]:
     """Return the format and the place that a sink's text names, without touching it.
 
     Args:
-        text: As `parquet:out`.
+        text: As `parquet:out` or `parquet:s3://bucket/out`.
         rank: As which rank.
+        timeout_s: Bound on each call to a remote store.
+
+    Raises:
+        UsageError: There is no such sink, or what it needs is not installed.
     """
     sink, location = open_format(text)
+    if is_url(location):
+        if hasattr(sink, "publish"):
+            raise UsageError(f"cannot use {text}", why=f"{sink.scheme}: needs a folder of this machine")
+        from interlock.drain._remote._bucket import Bucket  # noqa: PLC0415 - local sinks need nothing of it
+
+        return sink, Bucket(location, sink, rank, timeout_s)
     return sink, Folder.at(location, sink, rank)

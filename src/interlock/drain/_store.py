@@ -88,7 +88,7 @@ class Store:
         self.committing = threading.Lock()
         self.sink: Sink
         self.storage: Storage
-        self.sink, self.storage = opened_storage(text, rank=rank)
+        self.sink, self.storage = opened_storage(text, rank=rank, timeout_s=timeout_s)
         self.syncs = syncs or self.storage.is_durable
         layout = self.storage.layout
         with storage_errors(text, "open"), ExitStack() as held:

@@ -33,14 +33,21 @@ def open_sink(text: str) -> tuple[Sink, Path]:
         text: A scheme and a path, as `parquet:PATH`.
 
     Raises:
-        UsageError: There is no such format, its package is not installed, or there is no path.
+        UsageError: There is no such format, its package is not installed, there is no path, or it is a url.
     """
     sink, location = open_format(text)
+    if is_url(location):
+        raise UsageError(f"sink {text!r} has no folder", why="it is in a remote store")
     return sink, Path(location).expanduser()
 
 
+def is_url(location: str) -> bool:
+    """Tell whether a location is in a remote store: `scheme://…`."""
+    return "://" in location
+
+
 def open_format(text: str) -> tuple[Sink, str]:
-    """Return the format and the location that `text` names.
+    """Return the format and the location that `text` names: a path, or a url of a remote store.
 
     Raises:
         UsageError: As in `open_sink`.
@@ -64,4 +71,4 @@ def open_format(text: str) -> tuple[Sink, str]:
         if package not in _PACKAGES:
             raise
         raise UsageError(f"{package} is not installed", hint=f"pip install 'interlock[{extra}]'") from error
-    return sink, path
+    return sink, path.removeprefix("file://")

@@ -39,6 +39,7 @@ class NpySink:
     scheme = "npy"
     suffix = ""
     ragged = True
+    index = _INDEX
 
     def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:  # noqa: ARG002 - it holds any id
         """As in `SupportsLimits`."""

@@ -51,6 +51,7 @@ class ZarrSink:
 
     scheme = "zarr"
     suffix = ".zarr"
+    index = _METADATA
     dtypes: frozenset[str] = frozenset()
     ragged = True
 
