@@ -274,27 +274,14 @@ def test_padding_that_no_row_of_the_put_needs_does_not_leave_its_device():
         assert leaf.row_sizes() == row_bytes
 
 
-def test_a_small_row_behind_one_larger_than_the_budget_has_a_snapshot():
-    """The large one has none; the small one must not be read where it was found for that."""
-    rows = [np.full(1000, 1, np.int8), np.full(10, 2, np.int8)]
-    flat = np.concatenate(rows)
-    kept = Kept()
-    device = SimulatedDevice("lazy")
-    with Drain(kept, budget_bytes=400) as drain:
-        array = on_device(flat, device)
-        drain.put([0, 1], Ragged(array, lengths=[1000, 10], flat=True))
-        write(array, bytes(1010))
-    assert [kept[row]["output"].tolist() for row in (0, 1)] == [row.tolist() for row in rows]
-
-
 def test_shards_are_filled_by_the_bytes_of_their_rows(tmp_path):
     sink = f"npy:{tmp_path / 'out'}"
-    lengths = [100, 1, 1, 1, 300, 1, 100]
+    lengths = [10, 300, *[1] * 20]  # and 16 bytes for the id and where a row begins
     with Drain(sink, shard_bytes=200) as drain:
-        drain.put(range(7), Ragged([np.zeros(length, np.int8) for length in lengths]))
+        drain.put(range(22), Ragged([np.zeros(length, np.int8) for length in lengths]))
     form, folder = open_sink(sink)
     shards = [form.read_shard(path).ids.tolist() for path in sorted(folder.glob("part-*"))]
-    assert shards == [[0, 1, 2, 3], [4], [5, 6]]
+    assert shards == [[0], [1], [*range(2, 13)], [*range(13, 22)]]
 
 
 # ------------------------------------------------------------ what is wrong

@@ -103,6 +103,20 @@ def test_a_put_of_more_than_the_budget_is_split_where_rows_end(out, rows, way):
     assert are_same(rows("h"), ROWS)
 
 
+@pytest.mark.usefixtures("cuda")
+def test_a_row_behind_one_larger_than_the_budget_has_a_snapshot(out, rows):
+    """The large one has none. To write is so much faster than to cross the link that it would show in the other."""
+    lengths = [40_000_000, 8_000_000]
+    with Drain(f"npy:{out}", budget_bytes=20_000_000) as drain:
+        for batch in range(3):
+            values = torch.full((sum(lengths),), batch, dtype=torch.int8, device="cuda")
+            drain.put([2 * batch, 2 * batch + 1], {"h": Ragged(values, lengths=lengths, flat=True)})
+            values.fill_(-1)
+    for row, values in enumerate(rows("h")):
+        assert len(values) == lengths[row % 2]
+        assert (values == row // 2).all()
+
+
 @pytest.mark.usefixtures("world")
 def test_values_are_reduced_on_their_device(out, rows):
     with Drain(f"npy:{out}", outputs={"h": TopK(1)}) as drain:
