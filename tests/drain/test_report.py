@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -70,6 +72,28 @@ def test_a_file_gets_a_line_of_json_for_each_record_and_nothing_of_the_data(sink
     assert all(set(line) == KEYS for line in lines)
     assert "secret" not in path.read_text(encoding="utf-8")
     assert "hidden" not in path.read_text(encoding="utf-8")
+
+
+ENDLESS = """
+import itertools, sys
+import numpy as np
+from interlock import Drain
+
+with Drain("null:") as drain, drain.report(sys.argv[1], every_s=0.0005):
+    for one in itertools.count():
+        drain.put([one], np.zeros(1))
+"""
+
+
+def test_a_program_that_is_killed_leaves_whole_lines(tmp_path):
+    path = tmp_path / "drain.jsonl"
+    with subprocess.Popen([sys.executable, "-c", ENDLESS, path]) as program:
+        while not path.exists() or path.stat().st_size < 20_000:
+            assert program.poll() is None
+        program.kill()
+    text = path.read_text(encoding="utf-8")
+    assert text.endswith("\n")
+    assert all(set(json.loads(line)) == KEYS for line in text.splitlines())
 
 
 def test_a_report_that_cannot_be_meant(tmp_path):
