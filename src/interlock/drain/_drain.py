@@ -25,7 +25,7 @@ from interlock.drain._lane import WriterSettings
 from interlock.drain._link import Link
 from interlock.drain._maintain import settle_sink
 from interlock.drain._metrics import prometheus_text
-from interlock.drain._options import check_choice, check_positive, check_restart, check_total, check_writers
+from interlock.drain._options import check_choice, check_numbers, check_restart
 from interlock.drain._outputs import leaves_of, leaves_of_rows
 from interlock.drain._ragged import chosen
 from interlock.drain._reductions import check_reductions, reduced
@@ -144,12 +144,10 @@ class Drain:
         fsync: Literal["commit", "never"] = "commit",
         verify: bool = False,
     ) -> None:
-        check_positive(budget_bytes=budget_bytes, shard_bytes=shard_bytes, timeout_s=timeout_s)
-        check_writers(writers)
+        check_numbers(writers, total, budget_bytes=budget_bytes, shard_bytes=shard_bytes, timeout_s=timeout_s)
         check_choice("nan", nan, "keep", "fail")
         check_choice("repeats", repeats, "same", "first")
         check_choice("fsync", fsync, "commit", "never")
-        check_total(total)
         self.rank, self.world = process_rank() if rank == "auto" else rank
         check_rank(self.rank, self.world)
         check_restart(self.rank, self.world, restart=restart)
@@ -173,10 +171,7 @@ class Drain:
         self._repeats = repeats
         self._pid = os.getpid()
         self._closed = False
-        self._puts = self._flushes = 0
-        self._rows_put = 0
-        self._rows_duplicate = 0
-        self._duplicate_syncs = 0
+        self._puts = self._flushes = self._rows_put = self._rows_duplicate = self._duplicate_syncs = 0
         self._stored = StoredRows(self._store) if isinstance(self._store, Store) else None
         self._ids_kind = self._store.run.ids
         settings = WriterSettings(writers, shard_bytes, commit_interval_s, nan, timeout_s)

@@ -18,6 +18,19 @@ def check_choice(name: str, value: str, *choices: str) -> None:
         raise UsageError(f"{name} is {value!r}", hint=f"use {' or '.join(choices)}")
 
 
+def check_numbers(writers: int | str, total: int | None, **positive: float) -> None:
+    """Refuse numbers that are out of range.
+
+    Args:
+        writers: As in `Drain`.
+        total: As in `Drain`.
+        positive: Those that must be positive, by name.
+    """
+    check_positive(**positive)
+    check_writers(writers)
+    check_total(total)
+
+
 def check_writers(writers: int | str) -> None:
     """Refuse what is neither `auto` nor a number of threads."""
     if isinstance(writers, str):
