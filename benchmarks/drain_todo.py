@@ -50,6 +50,7 @@ import numpy as np
 
 from interlock.drain import read_committed
 from interlock.drain._holdings import Holdings
+from interlock.drain._run import RunRecord
 from interlock.drain._storage import opened_storage
 from interlock.drain._todo import todo
 
@@ -62,7 +63,7 @@ format_of_it, storage = opened_storage(sink)
 before = peak_kb()
 start = time.perf_counter()
 held = Holdings(sink, format_of_it, storage)
-held.load()
+held.load(RunRecord.read(storage))
 opened = time.perf_counter()
 left = todo(range(rows), held.committed, 0, 1)
 known = time.perf_counter()
