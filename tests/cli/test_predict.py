@@ -107,6 +107,7 @@ def test_the_summary_has_the_promised_keys_and_adds_up(bench):
         "rows_committed",
         "rows_resumed",
         "rows_failed",
+        "rows_given_up",
         "bytes_written",
         "seconds",
         "rows_per_second",
@@ -299,3 +300,23 @@ def test_help_names_every_command_and_option(bench):
 def test_the_command_line_imports_no_framework_before_it_knows_which():
     text = "import sys, interlock.cli; print(sorted({'torch', 'jax', 'pyarrow', 'PIL', 'rich'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+NAN_MODEL = """
+import numpy as np
+
+def model(batch):
+    return np.where(batch == 6, np.nan, batch)
+"""
+
+
+def test_rows_that_failed_in_enough_runs_are_left_out_and_still_missing(bench):
+    model = f"{bench.file(NAN_MODEL, 'nan_model.py')}:model"
+    for attempt in (1, 2):
+        said = bench.predict(model, "--max-attempts", 2)
+        assert (said.code, said.json["rows_failed"], said.json["rows_given_up"]) == (3, 1, 0)
+        assert bench.call("status", bench.sink, "--json").json["failures"][0]["attempts"] == attempt
+    said = bench.predict(model, "--max-attempts", 2)
+    assert (said.code, said.json["rows_failed"], said.json["rows_given_up"]) == (3, 0, 1)
+    assert "1 of 10 rows are not in" in said.err
+    assert bench.predict(model).json["rows_failed"] == 1, "without the option it is tried again"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from interlock.drain import Drain
+from interlock.drain import Drain, Failure
 from interlock.errors import UsageError
 from interlock.lowlevel import Source, SupportsIds, SupportsReadInto
 
@@ -108,3 +108,29 @@ def test_a_large_source_is_indexed_in_one_go(drain):
     left = drain.pending(range(3_000_000))
     assert len(left) == 2_999_997
     assert left.id_of(len(left) - 1) == 2_999_999
+
+
+# ---------------------------------------------------------------- rows that failed
+
+
+@pytest.mark.parametrize("names", [False, True])
+def test_rows_that_failed_often_are_left_out_over_runs_and_told(tmp_path, names):
+    sink, source = f"npy:{tmp_path / 'out'}", Files() if names else np.zeros((4, 2))
+    ids: list[int | str] = list(Files.names) if names else list(range(4))
+    for attempt in (1, 2):
+        with Drain(sink) as drain:
+            left = drain.pending(source, max_attempts=2)
+            assert [left.id_of(at) for at in range(len(left))] == ids
+            drain.fail([ids[1], ids[2]] if attempt == 1 else [ids[1]], f"try {attempt}")
+            drain.flush()
+            assert drain.failures[ids[1]] == Failure(ids[1], f"try {attempt}", attempt)
+    with Drain(sink) as drain:
+        left = drain.pending(source, max_attempts=2)
+        assert [left.id_of(at) for at in range(len(left))] == [ids[0], ids[2], ids[3]]
+        assert [one for one, _ in drain.pending(((one, None) for one in ids), max_attempts=2)] == [ids[0], *ids[2:]]
+        assert len(drain.pending(source)) == 4
+        drain.put([ids[2]], np.ones(1))
+        drain.flush()
+        assert set(drain.failures) == {ids[1]}
+        with pytest.raises(UsageError, match="max_attempts is 0: then no row would be tried"):
+            drain.pending(source, max_attempts=0)

@@ -35,6 +35,7 @@ class Settings:
         depth: Batches made ahead.
         rank: Which of how many processes this is.
         restart: Discard what the sink holds.
+        max_attempts: Leave out rows that failed so often; None: none.
         allow_nan: Write rows that hold NaN.
         writers: Threads that write; None: as many as help.
         shard_bytes: Size at which a shard is committed.
@@ -46,6 +47,7 @@ class Settings:
     depth: int
     rank: tuple[int, int]
     restart: bool
+    max_attempts: int | None
     allow_nan: bool
     writers: int | None
     shard_bytes: int
@@ -107,6 +109,7 @@ class Job:
         self._settings = settings
         self._waits = Waits()
         self._reason = ""
+        self._given_up = 0
         self._metrics = metrics
         self._drain = Drain(
             sink,
@@ -136,6 +139,9 @@ class Job:
             with self._metrics.of(self._drain), self._drain, open_progress(missing) as progress:
                 todo = cast("Source", self._drain.pending(self._source))
                 missing, before = len(todo), len(self._source) - len(todo)
+                if self._settings.max_attempts is not None:
+                    todo = cast("Source", self._drain.pending(self._source, max_attempts=self._settings.max_attempts))
+                self._given_up = missing - len(todo)
                 self._predict(todo, before, stop, progress)
                 with self._waits.on("sink"):
                     self._drain.flush()
@@ -225,6 +231,7 @@ class Job:
             "rows_committed": drained.rows_resumed + drained.rows_committed,
             "rows_resumed": drained.rows_resumed,
             "rows_failed": drained.rows_failed,
+            "rows_given_up": self._given_up,
             "bytes_written": drained.bytes_written,
             "seconds": round(seconds, 3),
             "rows_per_second": round(drained.rows_committed / seconds, 1) if seconds > 0 else 0.0,

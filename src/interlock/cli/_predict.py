@@ -62,6 +62,9 @@ _WIDTH = 100
     callback=rank,
     help="Only the share of rank R of N processes that write to SINK. [default: as torchrun says, else 0/1]",
 )
+@click.option(
+    "--max-attempts", type=positive, help="Leave out rows that failed so often, in all runs. [default: try all again]"
+)
 @click.option("--restart", is_flag=True, help="Discard what SINK holds.")
 @columns
 @click.option("--id-column", help="Column that names the rows. [default: the row number]")
@@ -194,6 +197,7 @@ def table(summary: Mapping[str, Any], sink: str, explanation: Explanation) -> st
     parts = [
         f"{summary[f'rows_{what}']:,} {label}" for what, label in (("resumed", "from before"), ("failed", "failed"))
     ]
+    parts += [f"{summary['rows_given_up']:,} given up"] if summary["rows_given_up"] else []
     return "\n".join(
         [
             f"rows     {rows} ({', '.join(parts)})",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from interlock._core._rows import RaggedRows
 from interlock.drain._drain import Drain
 from interlock.drain._explain import Explanation
+from interlock.drain._failures import Failure
 from interlock.drain._idcodes import decode_ids
 from interlock.drain._inspect import RankStatus, SinkStatus, VerifyReport, read_committed, read_status, verify_sink
 from interlock.drain._maintain import (
@@ -30,6 +31,7 @@ __all__ = [
     "Drain",
     "DrainStatistics",
     "Explanation",
+    "Failure",
     "MergeReport",
     "Ragged",
     "RaggedRows",

@@ -17,6 +17,7 @@ from interlock._waiting import wait
 from interlock.drain._call import name_of, without_folder
 from interlock.drain._duplicates import StoredRows, leaves_at, on_host
 from interlock.drain._explain import explain, setting_of
+from interlock.drain._failures import or_given_up, still_failed
 from interlock.drain._ids import as_ids, first_of_each, kind_of
 from interlock.drain._idsets import IdSet, IdView
 from interlock.drain._intake import Intake
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from interlock._reporting import To
     from interlock.drain._call import SinkFunction
     from interlock.drain._explain import Explanation
+    from interlock.drain._failures import Failure
     from interlock.drain._ids import IdArray
     from interlock.drain._jobs import Landing
     from interlock.drain._outputs import AnyLeaf
@@ -218,6 +220,11 @@ class Drain:
         """Ids of the rows that no crash can lose any more, of earlier runs too. Never blocks."""
         return IdView(self._store.committed)
 
+    @property
+    def failures(self) -> dict[int | str, Failure]:
+        """Rows that failed and were not committed since, in earlier runs too, by id, as far as the writer has got."""
+        return still_failed(self._store.failures.known(), self._store.committed)
+
     def put(self, ids: Any, outputs: Any) -> Ticket:
         """Take rows, with the values that they have now in the order of their producer.
 
@@ -309,27 +316,30 @@ class Drain:
         return todo(ids, self._store.committed, rank, world)
 
     @overload
-    def pending(self, source: Source) -> PendingSource: ...
+    def pending(self, source: Source, *, max_attempts: int | None = None) -> PendingSource: ...
 
     @overload
-    def pending(self, source: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]: ...
+    def pending(
+        self, source: Iterable[tuple[Any, Any]], *, max_attempts: int | None = None
+    ) -> Iterator[tuple[Any, Any]]: ...
 
-    def pending(self, source: Any) -> PendingSource | Iterator[tuple[Any, Any]]:
+    def pending(self, source: Any, *, max_attempts: int | None = None) -> PendingSource | Iterator[tuple[Any, Any]]:
         """Return what of `source` is not committed, in its order. Rows that failed before are pending again.
 
         Args:
             source: A map-style source (`__len__` and `__getitem__`), whose ids are `source.id_of(index)` if it has
                 that, else row numbers; of it each of several ranks gets its share, as with `todo`. Or any other
                 iterable of (id, sample), which is this rank's own.
+            max_attempts: Leave out rows that failed so often, over all runs.
 
         Returns:
-            A source with `__len__`, `__getitem__`, `id_of` (and `read_into` if `source` has it); or an iterator of the
-            pairs whose id is not committed.
+            A source with `__len__`, `__getitem__`, `id_of` (and `read_into` if `source` has it); or such pairs.
 
         Raises:
-            UsageError: `source` is no source.
+            UsageError: `source` is no source, or `max_attempts` is not positive.
         """
-        return pending_source(source, self._store.committed, self.rank, self.world)
+        done = or_given_up(self._store.committed, self._store.failures.known(), max_attempts)
+        return pending_source(source, done, self.rank, self.world)
 
     def flush(self) -> None:
         """Commit everything that was put so far.

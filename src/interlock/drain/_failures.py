@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from interlock.drain._files import seal, unseal
+from interlock.drain._ids import as_ids
+from interlock.drain._idsets import EitherIds, IdSet
+from interlock.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from interlock.drain._ids import IdArray
     from interlock.drain._storage import Storage
 
@@ -59,6 +64,28 @@ def all_failures(storage: Storage) -> dict[int | str, Failure]:
     return found
 
 
+def still_failed(failures: Iterable[Failure], committed: IdSet) -> dict[int | str, Failure]:
+    """Return the failures of rows that were not committed since, by id."""
+    return {failure.id: failure for failure in failures if failure.id not in committed}
+
+
+def or_given_up(committed: IdSet, failures: Iterable[Failure], max_attempts: int | None) -> IdSet | EitherIds:
+    """Return which rows are committed, or failed so often that they are not tried again.
+
+    Raises:
+        UsageError: `max_attempts` is not positive.
+    """
+    if max_attempts is None:
+        return committed
+    if max_attempts < 1:
+        raise UsageError(f"max_attempts is {max_attempts}", why="then no row would be tried", hint="use 1 or more")
+    ids = [failure.id for failure in failures if failure.attempts >= max_attempts]
+    given_up = IdSet()
+    if ids:
+        given_up.add_many(as_ids(ids))
+    return EitherIds(committed, given_up)
+
+
 @final
 class FailureLog:
     """The failures of a sink, while it is written.
@@ -81,6 +108,11 @@ class FailureLog:
     def count(self) -> int:
         """Rows that failed in this run and were not committed since."""
         return len(self._this_run)
+
+    def known(self) -> list[Failure]:
+        """Return the last failure of each row that ever failed, whatever became of it."""
+        with self._lock:
+            return list(self._known.values())
 
     def record(self, ids: IdArray, reason: str) -> None:
         """Append a failure of each id."""

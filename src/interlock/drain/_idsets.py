@@ -331,6 +331,30 @@ class IdSet:
 
 
 @final
+class EitherIds:
+    """Ids that are in one of two sets, for those who ask what is left.
+
+    Args:
+        one: A set.
+        other: Another one.
+    """
+
+    def __init__(self, one: IdSet, other: IdSet) -> None:
+        self._one, self._other = one, other
+
+    def __contains__(self, one: object) -> bool:
+        return one in self._one or one in self._other
+
+    def contains_many(self, ids: IdArray) -> Mask:
+        """As in `IdSet`."""
+        return self._one.contains_many(ids) | self._other.contains_many(ids)
+
+    def bits(self, first: int, count: int) -> Bits:
+        """As in `IdSet`."""
+        return self._one.bits(first, count) | self._other.bits(first, count)
+
+
+@final
 class IdView:
     """A set of ids to look at.
 

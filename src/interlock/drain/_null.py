@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from interlock._core._rows import Rows
+    from interlock.drain._failures import Failure
     from interlock.drain._ids import IdArray
 
 NULL = "null:"
@@ -35,6 +36,10 @@ class ForgottenFailures:
     def count(self) -> int:
         """Rows that failed and did not come since."""
         return len(self._ids)
+
+    def known(self) -> list[Failure]:
+        """As in `FailureLog`: nothing is kept."""
+        return []
 
     def record(self, ids: IdArray, reason: str) -> None:  # noqa: ARG002 - as a log that keeps it
         """Count a failure of each id."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from interlock.drain._idsets import IdSet
+    from interlock.drain._idsets import EitherIds, IdSet
     from interlock.drain._todo import Todo
 
 _ASKED_ROWS = 1 << 20
@@ -78,7 +78,9 @@ class PendingBlockSource(PendingSource):
         self.source.read_into(rows, out)
 
 
-def pending_source(source: Any, committed: IdSet, rank: int, world: int) -> PendingSource | Iterator[tuple[Any, Any]]:
+def pending_source(
+    source: Any, committed: IdSet | EitherIds, rank: int, world: int
+) -> PendingSource | Iterator[tuple[Any, Any]]:
     """Return what of `source` is not committed; see `Drain.pending`.
 
     Raises:
@@ -104,7 +106,7 @@ def pending_source(source: Any, committed: IdSet, rank: int, world: int) -> Pend
     )
 
 
-def _pending_pairs(source: Iterable[Any], committed: IdSet) -> Iterator[tuple[Any, Any]]:
+def _pending_pairs(source: Iterable[Any], committed: IdSet | EitherIds) -> Iterator[tuple[Any, Any]]:
     for position, item in enumerate(source):
         if not isinstance(item, (tuple, list)) or len(item) != 2:  # noqa: PLR2004 - a pair
             raise UsageError(
@@ -117,5 +119,5 @@ def _pending_pairs(source: Iterable[Any], committed: IdSet) -> Iterator[tuple[An
             yield one, sample
 
 
-def _is_committed(one: Any, committed: IdSet) -> bool:
+def _is_committed(one: Any, committed: IdSet | EitherIds) -> bool:
     return as_ids([one]).tolist()[0] in committed

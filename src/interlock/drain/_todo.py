@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from interlock.drain._ids import IdArray
-    from interlock.drain._idsets import Bits, IdSet
+    from interlock.drain._idsets import Bits, EitherIds, IdSet
 
 _BLOCK_BYTES = 64
 """Bits are counted in blocks, so that the k-th is found in one of them."""
@@ -114,7 +114,7 @@ class Todo:
         return self._ids[positions]
 
 
-def todo(ids: Any, committed: IdSet, rank: int, world: int) -> Todo:
+def todo(ids: Any, committed: IdSet | EitherIds, rank: int, world: int) -> Todo:
     """Return what one of `world` ranks has to do of `ids`: every `world`-th from `rank` on that is not committed.
 
     Which ids are whose depends on nothing but their order: so ranks that saw more or less committed agree.
@@ -139,7 +139,7 @@ def todo(ids: Any, committed: IdSet, rank: int, world: int) -> Todo:
     return Todo(known, _tested(len(known), known.__getitem__, committed, rank, world))
 
 
-def todo_rows(source: Any, committed: IdSet, rank: int, world: int) -> Todo:
+def todo_rows(source: Any, committed: IdSet | EitherIds, rank: int, world: int) -> Todo:
     """Return which row numbers of a source that names its rows one of `world` ranks has to do; see `todo`.
 
     Args:
@@ -178,7 +178,7 @@ def _numbers(ids: range) -> IdArray:
     return np.arange(ids.start, ids.stop, ids.step, dtype=np.int64)
 
 
-def _tested(count: int, ids: Callable[[slice], IdArray], committed: IdSet, rank: int, world: int) -> Bits:
+def _tested(count: int, ids: Callable[[slice], IdArray], committed: IdSet | EitherIds, rank: int, world: int) -> Bits:
     left = np.zeros(-(-count // 8), np.uint8)
     for start in range(0, count, _TEST_IDS):
         rows = slice(start, min(start + _TEST_IDS, count))
