@@ -273,6 +273,25 @@ def test_a_program_that_never_closes_ends_all_its_writers_and_is_told_what_it_lo
     assert rows(sink) == {1: 1.0, 2: 1.0}
 
 
+@pytest.mark.parametrize("refused", ["interlock-drain", "interlock-drain-2"])
+def test_a_thread_that_cannot_start_leaves_the_folder_free(sink, monkeypatch, refused):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name.partition(" ")[0] == refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            Drain(sink, writers=2)
+    with Drain(sink, writers=2) as drain:
+        put(drain, 0)
+        drain.flush()
+        assert len(drain.committed) == 4
+
+
 @pytest.mark.parametrize("writers", [0, -1])
 def test_a_number_of_writers_is_positive(tmp_path, writers):
     with pytest.raises(UsageError, match=f"writers is {writers}"):

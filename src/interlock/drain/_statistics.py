@@ -59,7 +59,7 @@ class DrainStatistics:
             wrote the next shard does not count.
         commit_s: Seconds of making shards visible and recording them, with the syncing that belongs to that.
         process_s: Processor time of this process in `elapsed_s`, all of its threads.
-        writers: Threads that write, those that have come so far.
+        writers: Threads that may write now; with `auto` more may come.
         held_bytes: Bytes of the budget in use now.
         budget_bytes: The budget.
         host_syncs: How often a put made the host wait for a device.

@@ -66,6 +66,9 @@ class Writer:
                 lane.thread.start()
         except BaseException:
             self.stop(_EXIT_BOUND_S)
+            for lane in self.lanes:
+                if lane.thread.ident is None:
+                    self._ended(lane)
             raise
 
     def stop(self, timeout_s: float) -> bool:
