@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 import warnings
@@ -359,6 +360,7 @@ class RayData:
             log_to_driver=False,
             logging_level=logging.ERROR,
             object_store_memory=3 << 30,
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},  # its workers import this file
         )
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False
