@@ -134,10 +134,12 @@ def append_line(path: Path, values: dict[str, Any]) -> None:
     The file is opened each time, since it may be moved away in between.
 
     Raises:
-        OSError: The storage refused.
+        OSError: The storage refused; nothing of the line is there.
     """
     line = json.dumps(values).encode() + b"\n"
     with path.open("ab", buffering=0) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
         written = file.write(line)
         if written != len(line):
+            file.truncate(size_bytes)
             raise OSError(f"{path} took {written} of {len(line)} bytes")

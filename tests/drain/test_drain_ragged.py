@@ -20,6 +20,7 @@ from interlock.devices import SimulatedDevice
 from interlock.drain import (
     Argmax,
     Cast,
+    Crop,
     Ragged,
     RaggedRows,
     TopK,
@@ -517,6 +518,12 @@ def test_the_axis_that_differs_is_not_reduced(reduction):
         for output in (Ragged(np.ones((2, 3)), lengths=[1, 2]), Ragged([np.ones(2), np.ones(3)])):
             with pytest.raises(UsageError, match="its last axis is the one that differs from row to row"):
                 drain.put([0, 1], {"h": output})
+
+
+def test_rows_of_any_length_are_not_cropped():
+    message = "the first axis that it crops is the one that differs from row to row"
+    with Drain(Kept(), outputs={"h": Crop(slice(1))}) as drain, pytest.raises(UsageError, match=message):
+        drain.put(range(5), {"h": Ragged(PADDED, lengths=LENGTHS)})
 
 
 def test_no_rows_at_all_are_nothing():

@@ -18,7 +18,7 @@ from interlock.drain._maintain import (
     settle_sink,
 )
 from interlock.drain._ragged import Ragged
-from interlock.drain._reductions import Argmax, Cast, TopK
+from interlock.drain._reductions import Argmax, Cast, Crop, Quantize, TopK
 from interlock.drain._report import Record
 from interlock.drain._sinks import open_sink
 from interlock.drain._statistics import DrainStatistics
@@ -28,11 +28,13 @@ from interlock.drain._todo import Todo
 __all__ = [
     "Argmax",
     "Cast",
+    "Crop",
     "Drain",
     "DrainStatistics",
     "Explanation",
     "Failure",
     "MergeReport",
+    "Quantize",
     "Ragged",
     "RaggedRows",
     "RankPlan",

@@ -46,7 +46,7 @@ _SPARE = 0.9
 """Writers are recommended so that they are busy for that part of the time: chance needs some room."""
 _MOST_TIMES = 4
 """A producer that does nothing says nothing about how many writers would do: at most so many times as many."""
-_FULL = 0.9
+FULL = 0.9
 """Processors that are busy for that part of the time are taken."""
 _SMALL_SHARD = 0.25
 """Shards of less than that part of `shard_bytes` are small."""
@@ -197,7 +197,7 @@ def _with_change(found: Findings, statistics: DrainStatistics, setting: Setting)
     if found.limit not in {"encoder", "hash", "check"} or not setting.several:
         return found
     most = min(_MOST_TIMES * statistics.writers, math.floor(setting.processors))
-    if most <= statistics.writers or found.processors_busy >= _FULL * setting.processors:
+    if most <= statistics.writers or found.processors_busy >= FULL * setting.processors:
         return replace(found, limit="processors")
     work_s = sum(seconds for name, seconds in statistics.of_writers.items() if name not in {"idle", "land"})
     producer_s = statistics.loop_s + statistics.put_s + statistics.copy_s

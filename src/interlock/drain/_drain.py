@@ -44,7 +44,7 @@ from interlock.errors import BoundError, DeviceError, InterlockError, LeaseError
 from interlock.frameworks import process_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from interlock._core._protocols import Source
@@ -78,7 +78,8 @@ class Drain:
             and no longer. Then *committed* means that it returned: what it did in earlier runs is not known, so a row
             that is put again after a crash is given to it again.
         outputs: What becomes of an output, by its dotted name, before it leaves its device: `Cast("float16")`,
-            `TopK(5)` or `Argmax()`, all in `interlock.drain`. Computed in `put`, by the framework that holds the array.
+            `TopK(5)`, `Argmax()`, `Quantize()` or `Crop(slice(10, -10))`, all in `interlock.drain`; or a list, done in
+            its order. Computed in `put`, by the framework that holds the array.
         fingerprint: The conditions under which the rows are made, as plain JSON values. A sink that was written under
             others is refused; None skips the comparison.
         total: Rows that there will be, so that a status can tell what is missing.
@@ -130,7 +131,7 @@ class Drain:
         self,
         sink: str | SinkFunction,
         *,
-        outputs: Mapping[str, Reduction] | None = None,
+        outputs: Mapping[str, Reduction | Sequence[Reduction]] | None = None,
         fingerprint: Mapping[str, object] | None = None,
         total: int | None = None,
         restart: bool = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from interlock._core._processors import one_thread_at_a_time, processors
 from interlock._core._words import capital, counted, duration, megabytes, percent
-from interlock.drain._attribution import UNNOTICED, Findings, Setting, find
+from interlock.drain._attribution import FULL, UNNOTICED, Findings, Setting, find
 from interlock.drain._call import CallStore
 from interlock.drain._null import NullStore
 
@@ -167,11 +167,12 @@ class Explanation:
         )
 
     def _machine(self) -> str:
-        share = percent(self.findings.busy("encode", "check", "hash"))
+        share, busy = percent(self.findings.busy("encode", "check", "hash")), self.findings.processors_busy
+        used = f", {busy:.1f} in use" if busy >= FULL * self.setting.processors else ""
         return (
             f"The processors are the limit: {self._who()} computed {share} of the time, and this machine has "
-            f"{self._processors()}, {self.findings.processors_busy:.1f} in use. More writers do not help: use a sink "
-            f"that costs less (arrow:, npy:), or {_SMALLER}."
+            f"{self._processors()}{used}. More writers do not help: use a sink that costs less (arrow:, npy:), or "
+            f"{_SMALLER}."
         )
 
     def _storage(self) -> str:

@@ -97,7 +97,77 @@ class Argmax:
         return {"": ops.argmax(value, self.dtype)}
 
 
-Reduction: TypeAlias = Cast | TopK | Argmax
+@final
+@dataclass(frozen=True, slots=True)
+class Quantize:
+    """Keep a byte of each value: codes of each row's last axis, with a scale for each vector along it, as float32.
+
+    Columns `NAME.values`, the codes, and `NAME.scale`, which lacks the last axis; for `uint8` also `NAME.zero`:
+
+    - `int8`: `x = values * scale`. The scale is the largest magnitude / 127; 0 is kept exactly.
+    - `uint8`: `x = values * scale + zero`. The zero is the smallest value, the scale the range / 255.
+
+    What comes back differs by at most `scale * (1 / 2 + 2**-14)`, rounding of the formula aside. Values count as
+    float32. Vectors in which nothing differs (`int8`: from 0) by more than some 1e-36 have the scale 0. If a value is
+    NaN or infinite, or the range is too large for float32, the scale is NaN, and so is all that comes back.
+
+    Attributes:
+        dtype: `int8`, symmetric, or `uint8`, for values that lie on one side.
+    """
+
+    dtype: str = "int8"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in {"int8", "uint8"}:
+            raise UsageError(f"{self!r} names no type of codes", hint="use int8 or uint8")
+
+    def apply(self, ops: Any, value: Any) -> dict[str, Any]:
+        """Return what is drained in place of `value`: what is added to its name, to array."""
+        _last_axis(value)
+        codes, scale, zero = ops.quantize(value, self.dtype)
+        return {".values": codes, ".scale": scale, **({".zero": zero} if self.dtype == "uint8" else {})}
+
+
+@final
+@dataclass(frozen=True, slots=True, init=False)
+class Crop:
+    """Keep a part of each row, as `row[axes]` does: `Crop(slice(10, -10), slice(10, -10))`.
+
+    Attributes:
+        axes: One slice for each of the row's first axes, without a step; within the axis, and not empty.
+    """
+
+    axes: tuple[slice, ...]
+
+    def __init__(self, *axes: slice) -> None:
+        object.__setattr__(self, "axes", axes)
+        if not axes:
+            raise UsageError("Crop() keeps all", hint="give a slice for each axis, as Crop(slice(10, -10))")
+        for one in axes:
+            bounds = [getattr(one, name, 0.0) for name in ("start", "stop")]  # of what is no slice: no integers
+            if getattr(one, "step", None) not in {None, 1} or not all(
+                type(bound) in {int, type(None)} for bound in bounds
+            ):
+                raise UsageError(f"{one!r} in Crop is no slice of integers without a step", hint="use slice(10, -10)")
+
+    def apply(self, ops: Any, value: Any) -> dict[str, Any]:  # noqa: ARG002 - every framework's arrays are sliced so
+        """Return what is drained in place of `value`: what is added to its name, to array."""
+        shape = tuple(value.shape[1:])
+        if len(self.axes) > len(shape):
+            raise UsageError(f"its rows have {len(shape)} axes, the shape of one is {shape}")
+        for axis, (one, size) in enumerate(zip(self.axes, shape, strict=False)):
+            outside = [bound for bound in (one.start, one.stop) if bound is not None and not -size <= bound <= size]
+            start, stop, _ = one.indices(size)
+            if outside or start >= stop:
+                what = f"{outside[0]} lies outside" if outside else "nothing is left"
+                raise UsageError(f"{what} of axis {axis} of a row, which has {size} values")
+        return {"": value[(slice(None), *self.axes)]}
+
+
+Reduction: TypeAlias = Cast | TopK | Argmax | Quantize | Crop
+
+_SPLITS = (TopK, Quantize)
+"""Of what these make, nothing can be reduced further."""
 
 
 def _last_axis(value: Any) -> int:
@@ -106,22 +176,29 @@ def _last_axis(value: Any) -> int:
     return int(value.shape[-1])
 
 
-def check_reductions(outputs: Mapping[str, Reduction] | None) -> dict[str, Reduction]:
-    """Return the reductions by the name of their output.
+def check_reductions(outputs: Mapping[str, Reduction | Sequence[Reduction]] | None) -> dict[str, tuple[Reduction, ...]]:
+    """Return the reductions by the name of their output, in their order.
 
     Raises:
-        UsageError: One is none.
+        UsageError: One is none, or another one comes after one that makes several columns.
     """
-    for name, one in (outputs or {}).items():
-        if not isinstance(one, Reduction):
+    found: dict[str, tuple[Reduction, ...]] = {}
+    for name, given in (outputs or {}).items():
+        chain = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+        if not chain or not all(isinstance(one, Reduction) for one in chain):
             raise UsageError(
-                f"outputs[{name!r}] is {one!r}",
-                hint="use interlock.drain.Cast('float16'), TopK(5) or Argmax(); or leave it out, to keep all",
+                f"outputs[{name!r}] is {given!r}",
+                hint="use interlock.drain.Cast('float16'), TopK(5), Argmax(), Quantize() or Crop(slice(10, -10)), or a "
+                "list of them; or leave it out, to keep all",
             )
-    return dict(outputs or {})
+        for one in chain[:-1]:
+            if isinstance(one, _SPLITS):
+                raise UsageError(f"outputs[{name!r}] goes on after {one!r}", why="that makes several columns of it")
+        found[name] = chain
+    return found
 
 
-def reduced(leaves: Sequence[AnyLeaf], outputs: Mapping[str, Reduction]) -> list[AnyLeaf]:
+def reduced(leaves: Sequence[AnyLeaf], outputs: Mapping[str, tuple[Reduction, ...]]) -> list[AnyLeaf]:
     """Return what is drained in place of `leaves`.
 
     Ordering: Computed by the framework of each, as any operation of the program would be: on CUDA on the stream that is
@@ -137,20 +214,28 @@ def reduced(leaves: Sequence[AnyLeaf], outputs: Mapping[str, Reduction]) -> list
             raise UsageError(f"outputs= names {name!r}, which is not there", why=f"the outputs are {', '.join(names)}")
     found: list[AnyLeaf] = []
     for leaf in leaves:
-        one = outputs.get(leaf.name)
-        if one is None:
-            found.append(leaf)
-        elif isinstance(leaf, Leaf):
-            parts = _parts(leaf, one)
-            found += [leaf_of(f"{leaf.name}{suffix}", value, leaf.rows) for suffix, value in parts.items()]
-        else:
-            found += _ragged_parts(leaf, one)
+        parts = [leaf]
+        for one in outputs.get(leaf.name, ()):
+            parts = _leaves_of(parts[0], one)
+        found += parts
     refuse_same_names(found)
     return found
 
 
+def _leaves_of(leaf: AnyLeaf, reduction: Reduction) -> list[AnyLeaf]:
+    if isinstance(leaf, Leaf):
+        return [leaf_of(f"{leaf.name}{suffix}", value, leaf.rows) for suffix, value in _parts(leaf, reduction).items()]
+    return [*_ragged_parts(leaf, reduction)]
+
+
 def _ragged_parts(leaf: RaggedLeaf, reduction: Reduction) -> list[RaggedLeaf]:
     """Reduce the values, each as it would be in a row of its own; how many there are in a row stays."""
+    if isinstance(reduction, Crop):
+        raise UsageError(
+            f"output {leaf.name!r} cannot be put through {reduction!r}",
+            why="the first axis that it crops is the one that differs from row to row",
+            hint="crop it in the program, and put the lengths that are left",
+        )
     if not isinstance(reduction, Cast) and not leaf.value_shape:
         raise UsageError(
             f"output {leaf.name!r} cannot be put through {reduction!r}",

@@ -6,7 +6,7 @@ from typing import Any
 
 import cupy
 
-from interlock.frameworks._numpy_reduce import top_k_with
+from interlock.frameworks._numpy_reduce import quantize_with, top_k_with
 
 
 def cast(value: Any, dtype: str) -> Any:
@@ -25,3 +25,9 @@ def argmax(value: Any, dtype: str) -> Any:
     """Return where the largest of the last axis is."""
     with cupy.cuda.Device(value.device.id):
         return value.argmax(axis=-1).astype(cupy.dtype(dtype))
+
+
+def quantize(value: Any, dtype: str) -> tuple[Any, Any, Any]:
+    """Return codes of the last axis, and for each vector of it the scale and, for uint8, the zero, float32."""
+    with cupy.cuda.Device(value.device.id):
+        return quantize_with(cupy, value.astype(cupy.float32), dtype)

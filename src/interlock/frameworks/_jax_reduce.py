@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from interlock.frameworks._numpy_reduce import quantize_with
+
 
 def cast(value: jax.Array, dtype: str) -> jax.Array:
     """Return `value` with another element type; raises TypeError if JAX would narrow that."""
@@ -23,3 +25,9 @@ def top_k(value: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
 def argmax(value: jax.Array, dtype: str) -> jax.Array:
     """Return where the largest of the last axis is."""
     return cast(jnp.argmax(value, axis=-1), dtype)
+
+
+def quantize(value: jax.Array, dtype: str) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return codes of the last axis, and for each vector of it the scale and, for uint8, the zero, float32."""
+    codes, scale, zero = quantize_with(jnp, value.astype(jnp.float32), dtype)
+    return codes, scale, zero

@@ -6,6 +6,12 @@ from typing import Any
 
 import numpy as np
 
+CODES = {"int8": (-127, 127), "uint8": (0, 255)}
+"""The smallest and the largest code."""
+
+SMALLEST_SCALE = 2.0**-126
+"""Below it float32 loses bits, and some devices take it for 0: so everything does."""
+
 
 def cast(value: Any, dtype: str) -> Any:
     """Return `value` with another element type; what is too large for it becomes infinite or wraps, as ever."""
@@ -21,6 +27,26 @@ def top_k(value: Any, count: int) -> tuple[Any, Any]:
 def argmax(value: Any, dtype: str) -> Any:
     """Return where the largest of the last axis is."""
     return np.asarray(_comparable(np, value).argmax(axis=-1)).astype(dtype)
+
+
+def quantize(value: Any, dtype: str) -> tuple[Any, Any, Any]:
+    """Return codes of the last axis, and for each vector of it the scale and, for uint8, the zero, float32."""
+    with np.errstate(all="ignore"):
+        return quantize_with(np, value.astype(np.float32), dtype)
+
+
+def quantize_with(xp: Any, value: Any, dtype: str) -> tuple[Any, Any, Any]:
+    """Return what `quantize` does, by the functions of `xp`: numpy or what has the same. `value` is float32."""
+    low, high = value.min(axis=-1, keepdims=True), value.max(axis=-1, keepdims=True)
+    zero = xp.zeros_like(low) if dtype == "int8" else low
+    scale = xp.maximum(high, -low) / xp.float32(127) if dtype == "int8" else (high - low) / xp.float32(255)
+    whole = xp.isfinite(scale)
+    scale = xp.where(whole, xp.where(scale < SMALLEST_SCALE, xp.float32(0), scale), xp.float32("nan"))
+    has_steps = scale > 0
+    steps = xp.rint((value - zero) / xp.where(has_steps, scale, xp.float32(1)))
+    codes = xp.where(has_steps, xp.clip(steps, *CODES[dtype]), xp.float32(0)).astype(dtype)
+    zero = xp.where(whole, zero, xp.float32("nan"))
+    return codes, scale[..., 0], zero[..., 0]
 
 
 def top_k_with(xp: Any, value: Any, count: int) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from interlock.integrations._pending import pending_samples
 from interlock.integrations._puts import Puts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from interlock.drain import DrainStatistics, Explanation
@@ -24,7 +24,7 @@ def drain(
     accelerator: Any,
     sink: str | SinkFunction,
     *,
-    outputs: Mapping[str, Reduction] | None = None,
+    outputs: Mapping[str, Reduction | Sequence[Reduction]] | None = None,
     fingerprint: Mapping[str, object] | None = None,
     total: int | None = None,
     restart: bool = False,
