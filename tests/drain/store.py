@@ -24,6 +24,8 @@ class FolderStore(AbstractFileSystem):  # type: ignore[misc]
     cachable = False
     refuses = True
     """Whether an object can be created only where there is none."""
+    placing: ClassVar[Any] = threading.Lock()
+    """Held while an object appears: who ends the process holds it, so that no folder is left without objects."""
     hook: ClassVar[Any] = staticmethod(lambda *_: None)
 
     @classmethod
@@ -38,14 +40,15 @@ class FolderStore(AbstractFileSystem):  # type: ignore[misc]
         with Path(part).open("wb") as file:
             shutil.copyfileobj(source, file) if hasattr(source, "read") else file.write(source)
             type(self).hook("part", path)
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        try:
-            if mode == "create" and self.refuses:
-                os.link(part, path)
-            else:
-                Path(part).replace(path)
-        finally:
-            Path(part).unlink(missing_ok=True)
+        with self.placing:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                if mode == "create" and self.refuses:
+                    os.link(part, path)
+                else:
+                    Path(part).replace(path)
+            finally:
+                Path(part).unlink(missing_ok=True)
 
     def pipe_file(self, path, value, mode="overwrite", **_):
         type(self).hook("pipe", path)

@@ -44,7 +44,8 @@ def child(sink, stop):
     def hook(call, path):
         if call in known["CHANGES"]:
             if calls[0] == stop:
-                die()
+                with known["FolderStore"].placing:
+                    die()
             calls[0] += 1
     def run_step(name, action):
         if [name, hits[0]] == stop:

@@ -114,7 +114,7 @@ class Bucket:
         """As in `Storage`."""
         prefix = f"{CONTROL}/"
         ours = (name.removeprefix(prefix) for name in self._seen.files() if name.startswith(prefix))
-        return ranks_in({name.partition("/")[0] for name in ours}, self.visible())
+        return ranks_in({name.partition("/")[0] for name in ours}, self._seen.shards())
 
     # ---------------------------------------------------------------- small files, logs and locks
 
@@ -236,8 +236,9 @@ class Bucket:
         """As in `Storage`: they are."""
 
     def size_of(self, name: str, *, hidden: bool = False) -> int | None:
-        """As in `Storage`."""
-        return self._seen.size_of(self.layout.hidden(name) if hidden else name)
+        """As in `Storage`; a folder that lacks its last file is not there."""
+        source = self.layout.hidden(name) if hidden else name
+        return None if self._is_cut(source) else self._seen.size_of(source)
 
     def fetch(self, name: str, *, hidden: bool = False) -> Path:
         """As in `Storage`: downloads it."""
