@@ -14,7 +14,7 @@ TEXT = (ROOT / "docs" / "sinks.md").read_text(encoding="utf-8")
 def test_the_programs_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     programs = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    assert len(programs) == 10
+    assert len(programs) == 11
     names: dict[str, object] = {"__name__": "__main__"}
     for number, program in enumerate(programs):
         exec(compile(program, f"docs/sinks.md, program {number}", "exec"), names)  # noqa: S102 - our own text

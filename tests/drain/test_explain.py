@@ -86,7 +86,7 @@ CASES = {
     "processors, of which there is one": (
         told(wait_slot_s=0.5, encode_s=1.0, process_s=0.5),
         replace(SETTING, processors=1),
-        "this machine has 1 processor, 0.5 in use",
+        "this machine has 1 processor. More writers do not help",
     ),
     "function": (
         told(wait_slot_s=0.9, encode_s=0.98),

@@ -9,9 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from interlock.devices import SimulatedDevice
-from interlock.drain import Argmax, Cast, Drain, TopK, open_sink, read_status
+from interlock.drain import Argmax, Cast, Crop, Drain, Quantize, TopK, open_sink, read_status
 from interlock.errors import UsageError
 from interlock.lowlevel import DeviceArray
 
@@ -24,7 +27,7 @@ def to_torch(values):
     return torch.from_numpy(values.copy()).requires_grad_()
 
 
-MAKERS = {"numpy": np.array, "torch": to_torch, "jax": jnp.array}
+MAKERS: dict[str, Any] = {"numpy": np.array, "torch": to_torch, "jax": jnp.array}
 
 
 @pytest.fixture(params=list(MAKERS))
@@ -141,6 +144,10 @@ def test_sinks_hold_what_is_left_and_later_runs_must_leave_the_same(tmp_path, sc
 @pytest.mark.parametrize(
     ("option", "message"),
     [
+        (Crop(slice(1), slice(1)), r"output 'x' .*its rows have 1 axes, the shape of one is \(40,\)"),
+        (Crop(slice(0, 41)), "41 lies outside of axis 0 of a row, which has 40 values"),
+        (Crop(slice(-41, 3)), "-41 lies outside of axis 0"),
+        (Crop(slice(20, -20)), "nothing is left of axis 0"),
         (TopK(41), r"output 'x' cannot be put through TopK\(count=41\): its rows have 40 values"),
         (Argmax("uint8"), r"its rows have 300 values, uint8 ends at 255; use int32"),
         (Cast("bfloat16"), r"output 'x' has the dtype bfloat16: npy: stores"),
@@ -183,6 +190,14 @@ def test_memory_that_no_framework_holds_is_refused():
     [
         (lambda: Cast("complex64"), r"Cast\(dtype='complex64'\) names no element type of sinks"),
         (lambda: TopK(0), "keeps nothing"),
+        (lambda: Quantize("int4"), "names no type of codes; use int8 or uint8"),
+        (Crop, r"Crop\(\) keeps all"),
+        (lambda: Crop(slice(0, 9, 2)), "is no slice of integers without a step"),
+        (lambda: Crop(slice(0, 1.5)), "is no slice of integers without a step"),
+        (lambda: Crop(3), "3 in Crop is no slice"),  # type: ignore[arg-type]
+        (lambda: Drain("null:", outputs={"x": []}), r"outputs\['x'\] is \[\]"),
+        (lambda: Drain("null:", outputs={"x": [TopK(3), Cast("float16")]}), r"goes on after TopK\(count=3\)"),
+        (lambda: Drain("null:", outputs={"x": [Quantize(), Argmax()]}), r"goes on after Quantize\(dtype='int8'\)"),
         (lambda: Argmax("float32"), "names no integer type"),
         (lambda: Drain("null:", outputs={"x": "float16"}), r"outputs\['x'\] is 'float16'"),  # type: ignore[dict-item]
     ],
@@ -190,3 +205,89 @@ def test_memory_that_no_framework_holds_is_refused():
 def test_options_that_mean_nothing_are_refused_at_once(option, message):
     with pytest.raises(UsageError, match=message):
         option()
+
+
+# ---------------------------------------------------------------- crop, and several in a row
+
+
+def test_a_crop_keeps_what_slicing_a_row_keeps(make):
+    columns = drained(
+        {"f": Crop(slice(1, None), slice(1, -1)), "g": Crop(slice(-2, 3))}, {"f": make(FIELD), "g": make(FIELD)}
+    )
+    np.testing.assert_array_equal(columns["f"], FIELD[:, 1:, 1:-1])
+    np.testing.assert_array_equal(columns["g"], FIELD[:, -2:3])
+
+
+def test_a_list_is_done_in_its_order(make):
+    chain = [Crop(slice(2), slice(1, 4)), Cast("float16"), TopK(2)]
+    columns = drained({"f": chain}, {"f": make(FIELD / 100)})
+    part = (FIELD / 100)[:, :2, 1:4].astype(np.float16)
+    np.testing.assert_array_equal(columns["f.values"], -np.sort(-part, axis=-1)[..., :2])
+    assert columns["f.values"].dtype == np.float16
+
+
+# ---------------------------------------------------------------- quantize
+
+
+def read_codes(columns, name="x"):
+    """Return what the formula in the docstring makes of codes, in float64."""
+    scale = columns[f"{name}.scale"][..., None].astype(np.float64)
+    zero = columns[f"{name}.zero"][..., None].astype(np.float64) if f"{name}.zero" in columns else 0.0
+    return columns[f"{name}.values"] * scale + zero
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_quantized_rows_come_back_within_half_a_step(make, dtype):
+    columns = drained({"x": Quantize(dtype)}, {"x": make(FIELD - 3e4)})
+    assert columns["x.values"].dtype == dtype
+    assert (columns["x.values"].shape, columns["x.scale"].shape) == ((12, 3, 5), (12, 3))
+    assert columns["x.scale"].dtype == np.float32
+    assert list(columns) == ["x.values", "x.scale", *(["x.zero"] if dtype == "uint8" else [])]
+    error = np.abs(read_codes(columns) - (FIELD - 3e4))
+    assert (error <= columns["x.scale"][..., None] * (0.5 + 2**-14)).all()
+    assert error.max() > 0, "nothing was quantized"
+
+
+ANY_ROWS = hnp.arrays(np.float32, (3, 6), elements=st.floats(width=32, allow_nan=True, allow_infinity=True))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@settings(max_examples=40, deadline=None)
+@given(values=ANY_ROWS)
+def test_whatever_the_values_frameworks_agree_and_the_bound_holds(dtype, values):
+    found: dict[str, dict[str, Any]] = {}
+    for name, maker in MAKERS.items():
+        kept = Kept()
+        with Drain(kept, outputs={"x": Quantize(dtype)}) as drain:
+            drain.put(range(3), {"x": maker(values)})
+        found[name] = kept.columns
+        back, scale = read_codes(found[name]), found[name]["x.scale"].astype(np.float64)
+        is_whole = np.isfinite(scale)
+        assert is_whole[np.isfinite(values).all(1) & (np.abs(values).max(1) < 1e38)].all()
+        assert not is_whole[~np.isfinite(values).all(1)].any()
+        assert np.isnan(back[~is_whole]).all()
+        tiny = 255 * 2.0**-126
+        assert (np.abs(back - values)[is_whole] <= scale[is_whole, None] * (0.5 + 2**-14) + tiny).all()
+    for name in ("torch", "jax"):
+        np.testing.assert_allclose(found[name]["x.scale"], found["numpy"]["x.scale"], rtol=2e-7)
+        steps = np.abs(found[name]["x.values"].astype(int) - found["numpy"]["x.values"].astype(int))
+        assert steps.max() <= 1
+
+
+def test_zeros_and_constant_rows_come_back_exactly(make):
+    values = np.array([[0.0, 0.0, 0.0], [7.5, 7.5, 7.5], [-1.0, 0.0, 1.0]], np.float32)
+    kept = Kept()
+    with Drain(kept, outputs={"x": Quantize(), "y": Quantize("uint8")}) as drain:
+        drain.put([0, 1, 2], {"x": make(values), "y": make(values)})
+    assert kept.columns["x.values"][2].tolist() == [-127, 0, 127]
+    assert read_codes(kept.columns)[0].tolist() == [0, 0, 0]
+    assert read_codes(kept.columns, "y")[:2].tolist() == values[:2].tolist()
+
+
+def test_a_row_with_nan_is_nan_when_it_comes_back_and_fails_if_nan_should(make, tmp_path):
+    values = np.array([[1.0, np.nan], [1.0, np.inf], [1.0, 2.0]], np.float32)
+    sink = f"npy:{tmp_path / 'out'}"
+    with Drain(sink, outputs={"x": Quantize()}, nan="fail") as drain:
+        drain.put([0, 1, 2], {"x": make(values)})
+    status = read_status(sink)
+    assert (status.rows_committed, status.rows_failed) == (1, 2)

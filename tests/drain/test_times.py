@@ -155,12 +155,13 @@ def test_each_second_of_a_writer_is_in_one_field(every_sink, monkeypatch):
     ticks = Ticks()
     monkeypatch.setattr(_publish, "Stopwatch", lambda phases: Stopwatch(phases, ticks))
     with Drain(every_sink, nan="fail", shard_bytes=20_000) as drain:
+        while not drain.statistics().idle_s:
+            pass  # its thread comes to where it waits for rows
         for start in range(0, 3_000, 100):
             drain.put(range(start, start + 100), np.zeros((100, 8)))
     told = drain.statistics()
     assert told.writers_s == ticks.now_s - 1, "the last look is that of `statistics`"
-    assert told.encode_s > 0
-    assert told.check_s > 0
+    assert min(told.encode_s, told.check_s, told.idle_s) > 0
     assert told.commit_s >= 3 * told.shards
     assert sum(told.of_writers.values()) == told.writers_s
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import resource
 import threading
 import warnings
 import weakref
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from interlock import Feed
+from interlock._reporting import append_line
 from interlock.errors import UsageError
 from interlock.feed import FeedStatistics, StageTimes
 from interlock.feed._report import Meter, Record
@@ -92,6 +94,21 @@ def test_a_file_gets_a_line_of_json_for_each_record(tmp_path):
     assert [line["samples"] for line in lines] == [10, 20]
     assert all(set(line) == KEYS for line in lines)
     assert "secret" not in path.read_text(encoding="utf-8")
+
+
+def test_a_line_for_which_there_is_no_room_is_not_there_at_all(tmp_path):
+    """Else the next one would go on where it was cut."""
+    path = tmp_path / "feed.jsonl"
+    append_line(path, {"samples": 1})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
+    try:
+        with pytest.raises(OSError, match="took 5 of 15 bytes"):
+            append_line(path, {"samples": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    append_line(path, {"samples": 3})
+    assert path.read_text() == '{"samples": 1}\n{"samples": 3}\n'
 
 
 def test_what_fails_in_a_report_is_said_once_and_ends_nothing():
