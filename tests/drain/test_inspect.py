@@ -35,7 +35,7 @@ def test_status_tells_how_far_a_sink_is(sink, written):
     assert status == {
         "sink": sink, "rows_total": 10, "rows_committed": 8, "rows_failed": 0, "rows_missing": 2,
         "shards": len(written), "fingerprint": {"model": "m"}, "is_written": False, "failures": [],
-        "ids": "int", "ranks": [{"rank": 0, "rows": 8, "shards": len(written), "is_written": False}],
+        "ids": "int", "fsync": "commit", "ranks": [{"rank": 0, "rows": 8, "shards": len(written), "is_written": False}],
     }  # fmt: skip
 
 

@@ -269,7 +269,7 @@ class Drain:
             if self._limits.check is not None:
                 self._limits.check(row_ids, [leaf.name for leaf in leaves])
             self._intake.collect()
-            landings = self._put_rows(row_ids, np.arange(len(row_ids)), leaves)
+            landings = self._put_rows(row_ids, None, leaves)
             self._puts += 1
             self._rows_put += len(row_ids)
             self._ids_kind = kind_of(row_ids)
@@ -469,8 +469,8 @@ class Drain:
                 hint="use one kind for all rows of a sink",
             )
 
-    def _put_rows(self, ids: IdArray, rows: IdArray, leaves: list[AnyLeaf]) -> list[Landing]:
-        """Put rows; `rows` are their numbers in the user's put, for messages."""
+    def _put_rows(self, ids: IdArray, rows: IdArray | None, leaves: list[AnyLeaf]) -> list[Landing]:
+        """Put rows; `rows` are their numbers in the user's put, for messages; None where those are all of it."""
         known = self._seen.contains_many(ids) | self._store.committed.contains_many(ids) | ~first_of_each(ids)
         if not known.any():
             return self._intake.take(ids, leaves)
@@ -480,6 +480,7 @@ class Drain:
             return self._intake.take(ids[left], leaves_at(leaves, left, self._timeout_s)) if left.size else []
         self._intake.check(leaves)
         self._duplicate_syncs += 1
+        rows = np.arange(len(ids)) if rows is None else rows
         fresh = ~known
         held = {leaf.name: on_host(leaf, self._timeout_s) for leaf in leaves}
         landings = self._intake.take(ids[fresh], leaves_of_rows(held, fresh)) if fresh.any() else []

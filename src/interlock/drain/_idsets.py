@@ -89,11 +89,18 @@ class _Pages:
     def shift(self, first: int, last: int) -> int | None:
         """Return the shift of the pages `first` to `last` if all are there and it is the same, as it mostly is."""
         count = last - first + 1
-        start = int(np.searchsorted(self._keys, first))
+        start = self._start(first)
         keys, places = self._keys[start : start + count], self._places[start : start + count]
         if len(keys) != count or keys[0] != first or keys[-1] != last:
             return None
         return (int(places[0]) - first) * _PAGE_BYTES if (places[1:] - places[:-1] == 1).all() else None
+
+    def _start(self, key: int) -> int:
+        """Return where `key` is among the keys, or would be. Pages mostly follow each other, which needs no search."""
+        guess = key - int(self._keys[0]) if len(self._keys) else 0
+        if 0 <= guess < len(self._keys) and self._keys[guess] == key:
+            return guess
+        return int(np.searchsorted(self._keys, key))
 
     def test(self, shifts: npt.NDArray[np.int64] | int, ids: IdArray) -> Mask:
         """Return which of `ids` are there; all have a page."""
@@ -142,13 +149,14 @@ def _pages_of(ids: IdArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
 class IdSet:
     """A set of ids of one kind; may be used by several threads."""
 
-    __slots__ = ("_count", "_lock", "_loose", "_pages", "_texts")
+    __slots__ = ("_count", "_highest", "_lock", "_loose", "_pages", "_texts")
 
     def __init__(self) -> None:
         self._pages = _Pages()
         self._loose = Levels()
         self._texts = Levels()
         self._count = 0
+        self._highest = -(2**63)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -170,8 +178,11 @@ class IdSet:
             return np.zeros(ids.size, np.bool_)
         if kind_of(ids) == "str":
             return self._find_texts(ids)
+        lowest = int(ids.min())
         with self._lock:
-            shift = self._pages.shift(int(ids.min()) >> _PAGE_BITS, int(ids.max()) >> _PAGE_BITS)
+            if lowest > self._highest:  # as in a job that goes through its ids in their order
+                return np.zeros(ids.size, np.bool_)
+            shift = self._pages.shift(lowest >> _PAGE_BITS, int(ids.max()) >> _PAGE_BITS)
             if shift is not None:
                 return self._pages.test(shift, ids)
             shifts, dense = self._pages.find(ids >> _PAGE_BITS)
@@ -186,12 +197,15 @@ class IdSet:
         if kind_of(ids) == "str":
             return self._add_texts(ids)
         with self._lock:
-            return self._add_rising(ids if is_rising(ids) else np.unique(ids))
+            ids = ids if is_rising(ids) else np.unique(ids)
+            self._highest = max(self._highest, int(ids[-1]))
+            return self._add_rising(ids)
 
     def add_code(self, code: IdCode) -> int:
         """Add the ids that a code spells, without unpacking them where they lie close; return how many were new."""
         with self._lock:
             before = self._count
+            self._highest = max(self._highest, code.last)
             if code.kind == "b":
                 self._add_bits(code)
             elif code.kind == "g":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
@@ -213,7 +214,7 @@ class Lane:
         start = 0
         while start < len(ids):
             room_bytes = self._settings.shard_bytes - self._publisher.open_bytes
-            stop = max(start + 1, int(np.searchsorted(ends, ends[start] + room_bytes, side="right")) - 1)
+            stop = max(start + 1, bisect_right(ends, ends[start] + room_bytes) - 1)
             self._publisher.write(ids[start:stop], {name: column[start:stop] for name, column in columns.items()})
             start = stop
             next_bytes = ends[start + 1] - ends[start] if start < len(ids) else ends[-1] // len(ids)

@@ -204,16 +204,16 @@ def any_of_each(rows: RaggedRows, flags: npt.NDArray[np.bool_]) -> npt.NDArray[n
     return np.asarray(np.diff(before) > 0)
 
 
-def row_ends(ids: IdArray, columns: Mapping[str, Rows]) -> npt.NDArray[np.int64]:
+def row_ends(ids: IdArray, columns: Mapping[str, Rows]) -> Sequence[int]:
     """Return the bytes of the rows before each, and of all as the last."""
-    ends = np.arange(len(ids) + 1) * ids.itemsize
-    for column in columns.values():
-        if isinstance(column, RaggedRows):
-            value_bytes = column.values.nbytes // max(1, len(column.values))
-            ends += column.offsets * value_bytes + 8 * np.arange(len(ids) + 1)
-        else:
-            ends += np.arange(len(ids) + 1) * (column.nbytes // max(1, len(ids)))
-    return ends
+    ragged = [column for column in columns.values() if isinstance(column, RaggedRows)]
+    fixed = [column for column in columns.values() if not isinstance(column, RaggedRows)]
+    row_bytes = ids.itemsize + 8 * len(ragged) + sum(column.nbytes // max(1, len(ids)) for column in fixed)
+    ends = range(0, (len(ids) + 1) * row_bytes, row_bytes)
+    if not ragged:
+        return ends
+    parts = [column.offsets * (column.values.nbytes // max(1, len(column.values))) for column in ragged]
+    return [end + more for end, more in zip(ends, np.sum(parts, axis=0).tolist(), strict=True)]
 
 
 def bytes_of(rows: Rows) -> memoryview:
