@@ -371,6 +371,18 @@ def test_by_itself_a_drain_begins_with_one_writer_and_adds_others_while_put_wait
 
 
 @pytest.mark.usefixtures("eager_growth")
+def test_a_writer_that_is_a_shard_behind_gets_help_before_put_waits(sink, rows):
+    with Drain(sink, shard_bytes=128) as drain:
+        for first in range(5000):
+            put(drain, first, rows=1)
+            if writers_of(drain) == 3:
+                break
+        assert writers_of(drain) == 3
+        assert drain.statistics().wait_writer_s == 0
+    assert sorted(rows(sink)) == list(range(first + 1))
+
+
+@pytest.mark.usefixtures("eager_growth")
 def test_a_producer_that_never_waits_leaves_one_writer(sink):
     with Drain(sink) as drain:
         for first in range(50):

@@ -159,12 +159,17 @@ class Backlog:
 
     def holds_up_put(self) -> bool:
         """Tell whether `put` waits for room while rows that have landed wait for a lane: another would write them."""
+        return self._put_waits and self._has_landed_rows()
+
+    def is_behind(self) -> bool:
+        """Tell whether rows for a whole shard wait for a lane, and the oldest have landed: another would write them."""
+        return self._posted_bytes - self._taken_bytes >= self.shard_bytes and self._has_landed_rows()
+
+    def _has_landed_rows(self) -> bool:
         with self._lock:
             job = self._jobs[0] if self._jobs else None
         # Not `Fence.poll`, which orders the caller behind the copy: it only looks, and must not hide a missing wait.
-        if not self._put_waits or not isinstance(job, RowsJob):
-            return False
-        return all(one.reached(tick) for one, tick in job.landing.fence.points)
+        return isinstance(job, RowsJob) and all(one.reached(tick) for one, tick in job.landing.fence.points)
 
     def _may_take(self, door: Door) -> bool:
         if not self._jobs:

@@ -96,7 +96,7 @@ class Drain:
             holds that row and the budget.
         writers: Threads that encode and write, each a shard of its own: shards interleave, the rows of a put stay
             together unless it is large. A second one begins a shard when rows for a whole one wait. `auto`: one, and
-            while `put` waits for it another, up to four or the processors, as long as each brings a tenth. A function
+            while it does not keep up another, up to four or the processors, as long as each brings a tenth. A function
             as sink and `null:` have one, and get rows in the order of the puts.
         shard_bytes: Size at which a shard is committed.
         commit_interval_s: Age at which it is.

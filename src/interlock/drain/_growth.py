@@ -10,7 +10,7 @@ _JOBS_PER_LANE = 4
 """Shorter windows say nothing of a rate."""
 
 _WAITED = 0.5
-"""Part of a window in which `put` waited for lanes: below it they are not the limit."""
+"""Part of a window in which lanes were behind: below it they are not the limit."""
 
 _GAIN = 1.1
 """What a further lane must bring."""
@@ -27,7 +27,7 @@ class _Sample:
 
 @final
 class Growth:
-    """Adds a lane when `put` waits for those that there are; takes it back, for good, if it brought nothing.
+    """Adds a lane when those that there are do not keep up; takes it back, for good, if it brought nothing.
 
     Args:
         most: Most lanes.
@@ -48,7 +48,8 @@ class Growth:
 
         Args:
             now_s: On any clock.
-            waited_s: Seconds in all for which `put` waited while rows that had landed waited for a lane.
+            waited_s: Seconds in all in which rows that had landed waited for a lane, and `put` for room or a whole
+                shard for being begun.
             written_bytes: Bytes in all that lanes have written.
             jobs: In how many jobs.
         """

@@ -111,6 +111,8 @@ class Intake:
         self.times = Stopwatch(LOOP_PHASES)
         self.size_bytes = 0
         self.wait_writer_s = 0.0
+        self._behind_s = 0.0
+        self._behind_since: tuple[float, float] | None = None
         self.host_syncs = 0
 
     @property
@@ -357,7 +359,18 @@ class Intake:
             RowsJob(tick, ids, landing, readers, claims, held_bytes, regions, self._number, sums, size_bytes)
         )
         self.last_tick = tick
+        self._look_behind()
         return landing
+
+    def _look_behind(self) -> None:
+        """Tell the lanes for how long they have been behind, while `put` need not wait for them yet."""
+        now_s = time.monotonic()
+        if self._behind_since is not None:
+            since_s, waited_s = self._behind_since
+            self._behind_s += now_s - since_s - (self.wait_writer_s - waited_s)
+        self._behind_since = (now_s, self.wait_writer_s) if self._link.jobs.is_behind() else None
+        if self._behind_since is not None:
+            self._link.waited(self.wait_writer_s + self._behind_s)
 
     def _hear(self, message: Message) -> None:
         if isinstance(message, Written):
@@ -400,7 +413,7 @@ class Intake:
             message = self._link.owner.wait_take(max(0.0, deadline_s - start_s))
             if for_lanes:
                 self.wait_writer_s += time.monotonic() - start_s
-                self._link.waited(self.wait_writer_s)
+                self._link.waited(self.wait_writer_s + self._behind_s)
             self._link.raise_failure()
             if message is None:
                 return False

@@ -33,7 +33,8 @@ class Link:
         failure: Why a lane gave up, and so all.
         stop: Set to make the lanes give up at the next job.
         accepted_rows: Rows handed to the lanes.
-        waited: Told while `put` waits: the seconds in all for which it did so while landed rows waited for a lane.
+        waited: Told while rows that have landed wait for a lane, and `put` for them or they for a whole shard: the
+            seconds in all for which that was so.
     """
 
     subject: str = field(default_factory=lambda: f"drain {next(_numbers)}")

@@ -106,7 +106,7 @@ class Writer:
         return lane
 
     def _waited(self, waited_s: float) -> None:
-        """Start another lane if `put` waited for those that there are, and the last one helped."""
+        """Start another lane if those that there are were behind, and the last one helped."""
         if self._growth is None:
             return
         limit = self._growth.observe(
