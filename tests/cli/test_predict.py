@@ -108,6 +108,7 @@ def test_the_summary_has_the_promised_keys_and_adds_up(bench):
         "rows_resumed",
         "rows_failed",
         "rows_given_up",
+        "retries",
         "bytes_written",
         "seconds",
         "rows_per_second",

@@ -82,9 +82,10 @@ def say(text: str, *, hint: str = "") -> None:
         print(f"hint: {hint}", file=sys.stderr)  # noqa: T201
 
 
-def one_line(error: BaseException) -> str:
-    """Return an exception of others as one line of a bounded length."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+def one_line(error: BaseException, text: str | None = None) -> str:
+    """Return an exception of others as one line of a bounded length; `text` in place of its own."""
+    text = str(error) if text is None else text
+    text = f"{type(error).__name__}: {' '.join(text.split())}".removesuffix(": ")
     return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 1]}…"
 
 

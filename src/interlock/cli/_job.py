@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
+from interlock.cli._attempts import Attempts, Chosen
 from interlock.cli._waits import Limits, Waits
 from interlock.drain import Drain
 from interlock.errors import InterlockError, ModelError, SinkConflictError, UsageError
-from interlock.feed import Feed
+from interlock.feed import Feed, retry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from interlock.cli._progress import Progress
     from interlock.cli._signals import Stop
     from interlock.drain import DrainStatistics, Explanation
+    from interlock.drain._resume import PendingSource
     from interlock.lowlevel import Source
 
 
@@ -36,6 +39,8 @@ class Settings:
         rank: Which of how many processes this is.
         restart: Discard what the sink holds.
         max_attempts: Leave out rows that failed so often; None: none.
+        retries: How often a sample that cannot be read, or a batch on which the model fails, is tried again.
+        max_failures: End the run when the model failed on so many rows in a row.
         allow_nan: Write rows that hold NaN.
         writers: Threads that write; None: as many as help.
         shard_bytes: Size at which a shard is committed.
@@ -48,6 +53,8 @@ class Settings:
     rank: tuple[int, int]
     restart: bool
     max_attempts: int | None
+    retries: int
+    max_failures: int
     allow_nan: bool
     writers: int | None
     shard_bytes: int
@@ -109,7 +116,7 @@ class Job:
         self._settings = settings
         self._waits = Waits()
         self._reason = ""
-        self._given_up = 0
+        self._given_up = self._retried = 0
         self._metrics = metrics
         self._drain = Drain(
             sink,
@@ -137,10 +144,10 @@ class Job:
         try:
             self._metrics.rows_total = missing
             with self._metrics.of(self._drain), self._drain, open_progress(missing) as progress:
-                todo = cast("Source", self._drain.pending(self._source))
+                todo = self._drain.pending(self._source)
                 missing, before = len(todo), len(self._source) - len(todo)
                 if self._settings.max_attempts is not None:
-                    todo = cast("Source", self._drain.pending(self._source, max_attempts=self._settings.max_attempts))
+                    todo = self._drain.pending(self._source, max_attempts=self._settings.max_attempts)
                 self._given_up = missing - len(todo)
                 self._predict(todo, before, stop, progress)
                 with self._waits.on("sink"):
@@ -158,31 +165,51 @@ class Job:
         producer = "source" if waits["source"] > waits["model"] else "model"
         return replace(found, setting=replace(found.setting, producer=producer))
 
-    def _predict(self, todo: Source, before: int, stop: Stop, progress: Progress) -> None:
+    def _predict(self, todo: PendingSource, before: int, stop: Stop, progress: Progress) -> None:
         """Run batch after batch until the rows end, or somebody asks to stop."""
-        settings = self._settings
-        with Feed(
+
+        def tell() -> bool:
+            """Show how far the run is; return whether it is to stop."""
+            if progress.due():
+                drained = self._drain.statistics()
+                under_way = drained.rows_put - drained.rows_committed
+                waits, limit = self._waits.seconds(drained), self._limits.text(drained)
+                progress.update(before + drained.rows_committed, under_way, waits, limit)
+            return stop.signal is not None
+
+        attempts = Attempts(
+            self._predict_batch,
+            lambda samples: self._read_again(Chosen(todo, samples)),
             todo,
-            batch_size=settings.batch_size,
+            self._fail,
+            retries=self._settings.retries,
+            max_failures=self._settings.max_failures,
+            is_over=tell,
+        )
+        try:
+            with self._feed(todo, self._settings.batch_size) as feed:
+                self._metrics.watch(feed)
+                batches = self._batches(feed)
+                while not tell() and (entry := next(batches, None)) is not None:
+                    ids, batch = entry
+                    del entry
+                    if len(ids):
+                        attempts.run(ids, batch)
+                    del batch  # so that the slot is free while the next batch is waited for
+        finally:
+            self._retried = attempts.again
+
+    def _feed(self, source: Source, batch_size: int) -> Feed:
+        return Feed(
+            source,
+            batch_size=batch_size,
             to=self._model.to,
             device=self._model.device,
-            workers=settings.workers,
-            depth=settings.depth,
+            workers=self._settings.workers,
+            depth=self._settings.depth,
             ids=True,
-            on_error="skip",
-        ) as feed:
-            self._metrics.watch(feed)
-            batches = self._batches(feed)
-            while stop.signal is None and (entry := next(batches, None)) is not None:
-                ids, batch = entry
-                if len(ids):
-                    self._predict_batch(ids, batch)
-                del entry, batch  # so that the slot is free while the next batch is waited for
-                if progress.due():
-                    drained = self._drain.statistics()
-                    under_way = drained.rows_put - drained.rows_committed
-                    waits, limit = self._waits.seconds(drained), self._limits.text(drained)
-                    progress.update(before + drained.rows_committed, under_way, waits, limit)
+            on_error=retry(self._settings.retries, then="skip"),
+        )
 
     def _batches(self, feed: Feed) -> Iterator[tuple[npt.NDArray[Any], Any]]:
         """Yield (ids, batch), recording the rows that the source could not give."""
@@ -198,15 +225,17 @@ class Job:
             yield entry
             del entry  # as above
 
+    @contextmanager
+    def _read_again(self, source: Chosen) -> Iterator[tuple[npt.NDArray[Any], Any] | None]:
+        """Make one batch of a source."""
+        with self._feed(source, len(source)) as feed:
+            yield next(self._batches(feed), None)
+
     def _predict_batch(self, ids: npt.NDArray[Any], batch: Any) -> None:
-        try:
-            with self._waits.on("model"):
-                outputs = self._model(ids, batch)
-            with self._waits.on("sink"):
-                self._put(ids, outputs)
-        except ModelError as error:
-            self._fail(ids, f"{error.what}: {error.why}" if error.why else error.what)
-            raise
+        with self._waits.on("model"):
+            outputs = self._model(ids, batch)
+        with self._waits.on("sink"):
+            self._put(ids, outputs)
 
     def _put(self, ids: npt.NDArray[Any], outputs: Any) -> None:
         try:
@@ -220,7 +249,7 @@ class Job:
                 hint=error.hint,
             ) from error
 
-    def _fail(self, ids: Any, reason: str) -> None:
+    def _fail(self, ids: Sequence[int | str], reason: str) -> None:
         self._reason = self._reason or f"{ids[0]}: {reason}"
         self._drain.fail(ids, reason)
 
@@ -232,6 +261,7 @@ class Job:
             "rows_resumed": drained.rows_resumed,
             "rows_failed": drained.rows_failed,
             "rows_given_up": self._given_up,
+            "retries": self._retried,
             "bytes_written": drained.bytes_written,
             "seconds": round(seconds, 3),
             "rows_per_second": round(drained.rows_committed / seconds, 1) if seconds > 0 else 0.0,

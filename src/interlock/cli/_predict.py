@@ -65,6 +65,21 @@ _WIDTH = 100
 @click.option(
     "--max-attempts", type=positive, help="Leave out rows that failed so often, in all runs. [default: try all again]"
 )
+@click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Try a sample that cannot be read, or a batch on which MODEL fails, so often again; then leave out the rows "
+    "that fail by themselves. With 0 a MODEL that fails ends the run.",
+)
+@click.option(
+    "--max-failures",
+    type=positive,
+    default=100,
+    show_default=True,
+    help="With --retries: end the run when MODEL failed on so many rows with none between that it could do.",
+)
 @click.option("--restart", is_flag=True, help="Discard what SINK holds.")
 @columns
 @click.option("--id-column", help="Column that names the rows. [default: the row number]")
@@ -204,6 +219,7 @@ def table(summary: Mapping[str, Any], sink: str, explanation: Explanation) -> st
             f"written  {summary['bytes_written']:,} bytes to {sink}",
             f"time     {summary['seconds']:,.1f} s, {summary['rows_per_second']:,.1f} rows/s",
             f"waited   {waits}",
+            *([f"retried  {summary['retries']:,} calls of the model"] if summary["retries"] else []),
             *_writers(explanation),
         ]
     )
