@@ -1,4 +1,4 @@
-"""`docs/torch.md`, `docs/jax.md` and `docs/trace.md` say what is true: their programs run, and go on when killed."""
+"""`docs/{torch,jax,trace,failures}.md` say what is true: their programs run, and go on when killed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from interlock.drain import read_committed, verify_sink
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROGRAM = re.compile(r"(?:^<!-- gpu: (\w+) -->\n)?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = {"torch.md": 5, "jax.md": 5, "trace.md": 1}
-NEEDS = {"torch.md": "torch", "jax.md": "jax", "trace.md": "numpy"}
+PAGES = {"torch.md": 5, "jax.md": 5, "trace.md": 1, "failures.md": 1}
+NEEDS = {"torch.md": "torch", "jax.md": "jax", "trace.md": "numpy", "failures.md": "pyarrow"}
 
 KILLED = """
 import os, runpy, signal

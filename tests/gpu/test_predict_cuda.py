@@ -1,8 +1,13 @@
-"""`interlock predict` with the model on a device; the twins run where there is none."""
+"""`interlock predict` with the model on a device; the twins run where there is none.
+
+Twins of those about failures: tests/cli/test_retries.py.
+"""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,3 +67,54 @@ def test_batches_go_where_the_model_is(tmp_path, capfd):
 @pytest.mark.usefixtures("cuda")
 def test_a_model_on_the_device_is_moved_to_the_host_if_asked_for(tmp_path, capfd):
     assert not predict(tmp_path, "there", "host", capfd)
+
+
+FAILING = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((1,), 2.0))
+    def forward(self, batch):
+        with open({marks!r}, "a") as marks:
+            marks.write(f"{{len(batch)}}\\n")
+        {body}
+        return batch * self.weight
+"""
+WANTS_A_FIFTH_FOR_EACH_ROW = """
+        total = torch.cuda.get_device_properties(0).total_memory
+        held = torch.empty(len(batch) * total // 5, dtype=torch.uint8, device=batch.device)
+"""
+ASSERTS_ON_THE_DEVICE = """
+        torch.arange(4, device="cuda")[torch.tensor([1 << 40], device="cuda")]
+        torch.cuda.synchronize()
+"""
+
+
+def predict_failing(folder: Path, body: str) -> tuple[subprocess.CompletedProcess[str], list[int]]:
+    """Predict ten rows in a process of its own; return what it said and the size of each batch that the model got."""
+    (folder / "model.py").write_text(FAILING.format(marks=str(folder / "marks"), body=body))
+    np.save(folder / "rows.npy", np.arange(20, dtype=np.float32).reshape(10, 2))
+    command = [sys.executable, "-m", "interlock", "predict", "model.py:Net", "rows.npy", "parquet:out", "--json"]
+    options = ["--device", "cuda", "--batch-size", "8", "--retries", "2"]
+    done = subprocess.run([*command, *options], cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    return done, [int(line) for line in (folder / "marks").read_text().splitlines()]
+
+
+@pytest.mark.usefixtures("cuda")
+def test_a_batch_for_which_the_device_has_no_memory_is_halved_until_it_has(tmp_path):
+    done, sizes = predict_failing(tmp_path, WANTS_A_FIFTH_FOR_EACH_ROW)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["retries"] > 0
+    assert sizes[:2] == [8, 4]
+    table = ds.dataset(tmp_path / "out", format="parquet").to_table().sort_by("id").to_pydict()
+    (values,) = (values for name, values in table.items() if name != "id")
+    assert np.array_equal(values, np.arange(20, dtype=np.float32).reshape(10, 2) * 2)
+
+
+@pytest.mark.usefixtures("cuda")
+def test_a_context_that_is_lost_ends_the_run_at_its_first_batch(tmp_path):
+    done, sizes = predict_failing(tmp_path, ASSERTS_ON_THE_DEVICE)
+    assert done.returncode == 3, done.stderr
+    assert "ssert" in done.stderr, "what CUDA says, or what torch does"
+    assert sizes == [8]
