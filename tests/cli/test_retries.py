@@ -290,10 +290,11 @@ def test_what_libraries_say_of_a_full_device_and_of_a_lost_one():
         RuntimeError("CUDA error: an illegal memory access was encountered"),
         RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"),
         jax.errors.JaxRuntimeError("INTERNAL: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"),
+        ValueError("INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"),
         DeviceError("cuda:0 lost work"),
         MemoryError("Unable to allocate 8.00 GiB for an array"),
     ]
-    neither = [ValueError("CUDA error"), RuntimeError("shape mismatch"), KeyError("x"), None]
+    neither = [KeyError("CUDA error"), RuntimeError("shape mismatch"), KeyError("x"), None]
     assert [(is_out_of_memory(one), is_lost(one)) for one in full] == [(True, False)] * len(full)
     assert [(is_out_of_memory(one), is_lost(one)) for one in lost] == [(False, True)] * len(lost)
     assert [(is_out_of_memory(one), is_lost(one)) for one in neither] == [(False, False)] * len(neither)

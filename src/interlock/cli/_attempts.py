@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _LOST = re.compile(r"CUDA error|cudaError|CUDA_ERROR_|HIP error")
 """In what libraries raise when a device refused or lost work; its context is mostly of no use from then on."""
 
+_OF_LIBRARIES = (RuntimeError, ValueError)
+"""As what libraries raise what a device said: JAX what it learns during a call as the second, the rest as the first."""
+
 
 @final
 class Attempts:
@@ -45,7 +48,7 @@ class Attempts:
         is_over: Asked before each further attempt; if so, what is left of the batch stays pending.
 
     Attributes:
-        again: Attempts after the first ones.
+        again: Calls of the model after the first of each batch.
     """
 
     def __init__(
@@ -89,7 +92,6 @@ class Attempts:
         left = self._next(ids, numbers, self._retries, error)
         while left and not self._is_over():
             samples, tries = left.pop()
-            self.again += 1
             left += self._try(samples, tries)
 
     def _try(self, samples: Sequence[int], tries: int) -> list[Part]:
@@ -97,6 +99,7 @@ class Attempts:
         with self._read(samples) as entry:
             if entry is None:
                 return []
+            self.again += 1
             error = self._error_of(*entry)
             if error is None:
                 return []
@@ -190,7 +193,7 @@ def is_out_of_memory(cause: BaseException | None) -> bool:
     """Tell whether a device had no memory: a smaller batch may do."""
     text = str(cause)
     is_said = "out of memory" in text.lower() or "RESOURCE_EXHAUSTED" in text
-    return "OutOfMemory" in type(cause).__name__ or (isinstance(cause, RuntimeError) and is_said)
+    return "OutOfMemory" in type(cause).__name__ or (isinstance(cause, _OF_LIBRARIES) and is_said)
 
 
 def is_lost(cause: BaseException | None) -> bool:
@@ -199,4 +202,4 @@ def is_lost(cause: BaseException | None) -> bool:
         return False
     if isinstance(cause, (DeviceError, MemoryError)):
         return True
-    return isinstance(cause, RuntimeError) and _LOST.search(str(cause)) is not None
+    return isinstance(cause, _OF_LIBRARIES) and _LOST.search(str(cause)) is not None
