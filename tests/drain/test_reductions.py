@@ -100,6 +100,25 @@ def test_narrow_floats_have_a_largest_too(maker):
     assert kept.columns["output.indices"].tolist() == [[1, 2], [0, 2]]
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64"])
+def test_values_of_foreign_byte_order_are_compared_as_they_are(dtype):
+    """And not as float32, which holds neither of these apart."""
+    values = np.array([[2**53 - 2, 2**53 - 1, 5], [9, 2**53 - 1, 2**53 - 2]], dtype)
+    kept = Kept()
+    with Drain(kept, outputs={"a": Argmax(), "k": TopK(2)}) as drain:
+        drain.put([0, 1], dict.fromkeys("ak", values.astype(values.dtype.newbyteorder("S"))))
+    assert kept.columns["a"].tolist() == [1, 1]
+    assert kept.columns["k.indices"].tolist() == [[1, 0], [1, 2]]
+    assert kept.columns["k.values"].tolist() == [[2**53 - 1, 2**53 - 2]] * 2
+
+
+@pytest.mark.parametrize("reduction", [Cast("float32"), Quantize()])
+def test_no_imaginary_part_is_left_out_unsaid(make, reduction):
+    message = r"output 'output' cannot be put through .*its values are .*complex64; put its real and imaginary parts"
+    with Drain(Kept(), outputs={"output": reduction}) as drain, pytest.raises(UsageError, match=message):
+        drain.put([0], make(np.array([[1 + 2j, 3j]], np.complex64)))
+
+
 def test_nan_counts_as_the_largest(make):
     values = np.array([[1.0, np.nan, 2.0]], np.float32)
     kept = Kept()

@@ -10,7 +10,7 @@ import numpy as np
 
 from interlock.drain._leaves import Leaf, leaf_of
 from interlock.drain._outputs import refuse_same_names
-from interlock.drain._schema import NARROW, NUMBERS
+from interlock.drain._schema import IMAGINARY_HINT, NARROW, NUMBERS
 from interlock.errors import DeviceError, UsageError
 from interlock.frameworks import reductions_of
 
@@ -256,6 +256,8 @@ def _parts(leaf: Leaf, reduction: Reduction) -> dict[str, Any]:
             hint="put an array of PyTorch, JAX, CuPy or NumPy",
         )
     what = f"output {leaf.name!r} cannot be put through {reduction!r}"
+    if "complex" in str(leaf.value.dtype):
+        raise UsageError(what, why=f"its values are {leaf.value.dtype}", hint=IMAGINARY_HINT)
     try:
         return reduction.apply(reductions_of(leaf.framework), leaf.value)
     except UsageError as error:

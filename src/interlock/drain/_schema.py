@@ -29,6 +29,8 @@ NARROW = frozenset({"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2
 """Element types of `ml_dtypes` that some sinks store besides."""
 
 
+IMAGINARY_HINT = "put its real and imaginary parts as two outputs"
+
 _WIDER = {
     "uint8": ("int16", "int64"),
     "uint16": ("int32", "int64"),
@@ -114,7 +116,7 @@ def check_dtype(name: str, dtype: np.dtype[Any], limits: Limits) -> str:
     if dtype.name in (NUMBERS | limits.dtypes) - limits.lacks:
         return dtype.name
     hints = {
-        "c": "put its real and imaginary parts as two outputs",
+        "c": IMAGINARY_HINT,
         "O": "stack the rows into one numeric array first",
         "U": "put numbers, and use strings as ids",
         "S": "put numbers, and use strings as ids",

@@ -13,6 +13,10 @@ SMALLEST_SCALE = 2.0**-126
 """Below it float32 loses bits, and some devices take it for 0: so everything does."""
 
 
+_FROM_OUTSIDE = 2
+"""What `isbuiltin` is of element types that others have added to NumPy; 0 is another byte order."""
+
+
 def cast(value: Any, dtype: str) -> Any:
     """Return `value` with another element type; what is too large for it becomes infinite or wraps, as ever."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -61,4 +65,4 @@ def top_k_with(xp: Any, value: Any, count: int) -> tuple[Any, Any]:
 
 def _comparable(xp: Any, value: Any) -> Any:
     """Return values that `xp` can sort: those of `ml_dtypes` as float32, which holds them all."""
-    return value if value.dtype.isbuiltin == 1 else value.astype(xp.float32)
+    return value.astype(xp.float32) if value.dtype.isbuiltin == _FROM_OUTSIDE else value
