@@ -36,7 +36,7 @@ def test_a_file_for_prometheus_has_feed_and_drain(bench):
     assert bench.predict(f"{bench.file(DOUBLE)}:double", "--metrics", path).code == 0
     text = path.read_text()
     assert 'interlock_drain_rows_committed_total{sink="parquet",rank="0"} 10\n' in text
-    assert "interlock_feed_samples_total 10\n" in text
+    assert 'interlock_feed_samples_total{rank="0"} 10\n' in text
     assert not list(bench.folder.glob("*.tmp"))
     assert str(bench.folder) not in text
 
@@ -48,6 +48,20 @@ def test_ranks_write_to_files_of_their_own(bench):
         assert done.code == 0
     assert [line["rank"] for line in lines_of(path)] == [0]
     assert [line["rank"] for line in lines_of(bench.folder / "run-r00001.jsonl")] == [1]
+
+
+def test_no_series_is_in_the_files_of_two_ranks(bench):
+    """A textfile collector that finds one twice takes nothing from any file."""
+    path = bench.folder / "run.prom"
+    for rank in (1, 0):
+        done = bench.predict(f"{bench.file(DOUBLE)}:double", "--rank", f"{rank}/2", "--metrics", path)
+        assert done.code == 0
+    series = [
+        {line.rpartition(" ")[0] for line in file.read_text().splitlines() if line[0] != "#"}
+        for file in (path, bench.folder / "run-r00001.prom")
+    ]
+    assert len(series[0]) == len(series[1]) > 20
+    assert not series[0] & series[1]
 
 
 @pytest.mark.parametrize(("name", "text"), [

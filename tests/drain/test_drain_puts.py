@@ -309,7 +309,12 @@ def test_a_closed_drain_takes_nothing_and_closes_again(sink):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"budget_bytes": 0}, {"shard_bytes": -1}, {"timeout_s": 0}, {"nan": "drop"}, {"total": -1}], ids=str
+    "wrong",
+    [
+        *({"budget_bytes": 0}, {"budget_bytes": 1e9}, {"shard_bytes": -1}, {"shard_bytes": 1e6}, {"writers": 2.0}),
+        *({"timeout_s": 0}, {"timeout_s": float("nan")}, {"nan": "drop"}, {"total": -1}, {"total": 2.5}),
+    ],
+    ids=str,
 )
 def test_arguments_out_of_range_are_refused_before_the_folder_is_touched(sink, folder, wrong):
     with pytest.raises(UsageError):

@@ -354,6 +354,13 @@ def test_arguments_that_say_nothing_or_two_things_are_refused(arguments, message
         Ragged(np.ones(1), **arguments)
 
 
+@pytest.mark.parametrize("arguments", [{"lengths": [1, 2]}, {"offsets": [0, 1, 3]}, {"lengths": [1, 2], "flat": True}])
+def test_a_list_has_its_lengths_and_no_others(arguments):
+    """They would say what of each array is padding, which would be stored."""
+    with pytest.raises(UsageError, match=r"ragged values in a list have (lengths|offsets) besides: .*array\[:length\]"):
+        Ragged([np.ones(3), np.ones(3)], **arguments)
+
+
 @pytest.mark.parametrize(
     ("put", "message"),
     [

@@ -220,8 +220,8 @@ def test_metrics_of_a_feed_can_be_joined_to_them():
     list(feed)
     with Drain("null:") as drain:
         found = check(feed.metrics() + drain.metrics())
-    assert found["interlock_feed_samples_total", ()] == 10
-    assert ("interlock_feed_stage_busy_seconds_total", (("stage", "read"),)) in found
+    assert found["interlock_feed_samples_total", (("rank", "0"),)] == 10
+    assert ("interlock_feed_stage_busy_seconds_total", (("rank", "0"), ("stage", "read"))) in found
     assert "secret" not in feed.metrics()
 
 

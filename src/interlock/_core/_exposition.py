@@ -33,7 +33,7 @@ class Family:
 
 
 def exposition(families: Iterable[Family], labels: Mapping[str, str]) -> str:
-    """Return families as text, which ends with a line feed. The texts of several programs parts may be joined.
+    """Return families as text, which ends with a line feed. Texts of other families may be joined to it.
 
     Args:
         families: In this order.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def duration(seconds: float) -> str:
     """Return seconds with a unit that suits them."""
-    if seconds >= 1:
+    if seconds >= 0.9995:  # noqa: PLR2004 - less is rounded to 999 ms at most
         return f"{seconds:,.1f} s"
     return f"{1000 * seconds:.3g} ms" if seconds >= 0.001 else f"{1e6 * seconds:.0f} µs"  # noqa: PLR2004 - a millisecond
 

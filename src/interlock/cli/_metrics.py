@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from interlock._reporting import append_line
 from interlock.errors import UsageError
+from interlock.feed._metrics import prometheus_text
 from interlock.feed._report import Meter
 
 if TYPE_CHECKING:
@@ -65,7 +66,10 @@ class Metrics:
         return {"rank": self._rank, "rows_total": self.rows_total, "drain": record.as_dict(), "feed": told}
 
     def _text(self, drain: Drain) -> str:
-        return drain.metrics() + (self._feed[0].metrics() if self._feed is not None else "")
+        if self._feed is None:
+            return drain.metrics()
+        feed, _ = self._feed  # which reads what is pending on this rank, and knows of no others
+        return drain.metrics() + prometheus_text(feed.statistics(), self._rank)
 
 
 def _checked(path: Path, rank: int) -> Path:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from interlock.errors import UsageError
 
 
 def check_positive(**options: float) -> None:
     """Refuse numbers that are not positive."""
     for name, value in options.items():
-        if value <= 0:
+        if not value > 0:  # NaN is not either
             raise UsageError(f"{name} is {value}", why="it must be positive")
+
+
+def check_whole(**options: float) -> None:
+    """Refuse numbers with a fraction, and those of types that have one, as 1e9."""
+    for name, value in options.items():
+        if not isinstance(value, Integral):
+            raise UsageError(f"{name} is {value!r}", why="it is a whole number", hint="write it as int, as 1_000_000")
 
 
 def check_choice(name: str, value: str, *choices: str) -> None:
@@ -26,6 +35,7 @@ def check_numbers(writers: int | str, total: int | None, **positive: float) -> N
         total: As in `Drain`.
         positive: Those that must be positive, by name.
     """
+    check_whole(**{name: value for name, value in positive.items() if name.endswith("_bytes")})
     check_positive(**positive)
     check_writers(writers)
     check_total(total)
@@ -36,11 +46,14 @@ def check_writers(writers: int | str) -> None:
     if isinstance(writers, str):
         check_choice("writers", writers, "auto", "a number")
     else:
+        check_whole(writers=writers)
         check_positive(writers=writers)
 
 
 def check_total(total: int | None) -> None:
     """Refuse a total that is no number of rows."""
+    if total is not None:
+        check_whole(total=total)
     if total is not None and total < 0:
         raise UsageError(f"total is {total}", why="it is a number of rows")
 

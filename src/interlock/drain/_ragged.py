@@ -47,7 +47,8 @@ class Ragged:
         rows. A list is joined where it lies, in one copy; of JAX arrays each travels alone.
 
     Raises:
-        UsageError: Both lengths and offsets are given, or neither and `values` is no list; or `flat` without lengths.
+        UsageError: Both lengths and offsets are given, or one of them with a list, or neither with an array; or `flat`
+            without lengths.
     """
 
     values: Any
@@ -60,7 +61,14 @@ class Ragged:
             raise UsageError("ragged values have both lengths and offsets", hint="give one of them")
         if self.flat and self.lengths is None:
             raise UsageError("flat=True is for values with lengths", hint="leave it out")
-        if self.lengths is None and self.offsets is None and not isinstance(self.values, (list, tuple)):
+        is_list, has_ends = isinstance(self.values, (list, tuple)), self.lengths is not None or self.offsets is not None
+        if is_list and has_ends:
+            raise UsageError(
+                f"ragged values in a list have {'lengths' if self.offsets is None else 'offsets'} besides",
+                why="each array of a list is one row, whole",
+                hint="leave padding out of it, as with array[:length], or stack them",
+            )
+        if not is_list and not has_ends:
             raise UsageError(
                 f"ragged values of {type(self.values).__qualname__} have neither lengths nor offsets",
                 hint="give one of them, or a list with an array for each row",

@@ -440,7 +440,7 @@ class Feed:
 
     def metrics(self) -> str:
         """Return the statistics in the text format of Prometheus. Nothing of the data is in it."""
-        return prometheus_text(self.statistics())
+        return prometheus_text(self.statistics(), self._shard.rank)
 
     def close(self) -> None:
         """End all iterations. Batches that were handed over stay valid."""

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from interlock.feed._statistics import FeedStatistics
 
 
-def prometheus_text(statistics: FeedStatistics) -> str:
+def prometheus_text(statistics: FeedStatistics, rank: int) -> str:
     """Return the statistics of a feed in the text format of Prometheus.
 
     Args:
         statistics: What it did.
+        rank: Which of several processes it is.
     """
-    return exposition(_families(statistics), {})
+    return exposition(_families(statistics), {"rank": str(rank)})
 
 
 def _families(told: FeedStatistics) -> list[Family]:
