@@ -143,3 +143,15 @@ def test_jax_and_cupy_arrays_are_put_alike(out, rows, name):
         for batch in range(2):
             drain.put(np.arange(4) + 4 * batch, ways({name: array(values) for name, values in SOURCES.items()}))
     assert all(are_same(rows(name), ROWS * 2) for name in ways(SOURCES))
+
+
+@pytest.mark.usefixtures("world")
+def test_lengths_of_any_integer_type_are_read_twice_alike(out, rows):
+    """`verify` reads the bytes of the lengths; those of uint16 are not those of int16."""
+    lengths = [40_000, 0, 3]
+    values = np.random.default_rng(0).integers(0, 100, (3, 40_000), np.int8)
+    for dtype in (torch.uint16, torch.int32, torch.int64):
+        with Drain(f"npy:{out}", verify=True, restart=True) as drain:
+            told = torch.tensor(lengths, dtype=dtype, device="cuda")
+            drain.put(range(3), {"x": Ragged(on_cuda(values), lengths=told)})
+        assert are_same(rows("x"), [values[row, :length] for row, length in enumerate(lengths)])

@@ -100,9 +100,9 @@ def _read(part: Part, timeout_s: float) -> npt.NDArray[Any]:
         raise UsageError(f"output {part.leaf.name!r} was deleted", hint="put it before it is donated")
     if tuple(held.shape) == tuple(rows.shape):
         return held
-    itemsize = int(value.dtype.itemsize)
     if part.is_told:
-        return held.view(f"i{itemsize}")
+        return held.view(np.dtype(part.leaf.value.dtype))  # what was found on a device has NumPy's name
+    itemsize = int(value.dtype.itemsize)
     return held.reshape(*rows.shape, itemsize) if held.size else np.empty((*rows.shape, itemsize), np.uint8)
 
 
