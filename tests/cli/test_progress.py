@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from interlock.cli._progress import Lines, Pace, Progress, duration, open_progress
+from interlock.cli._progress import Bar, Lines, Pace, Progress, duration, open_progress
 from interlock.cli._waits import Limits, Waits
 from interlock.drain import Drain, DrainStatistics
 
@@ -108,12 +109,26 @@ def test_quiet_shows_nothing_and_is_never_due():
     assert stream.getvalue() == ""
 
 
+def test_a_bar_of_a_million_rows_fits_a_terminal_of_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal, clock = Terminal(), Clock()
+    with closing(Bar(1_000_000, terminal)) as bar:
+        bar._pace = Pace(1_000_000, clock)
+        clock.now_s = 0.01
+        bar.show(123_456, 8_192, "encoder 71 %, 2 writers")
+        bar._progress.refresh()
+        *_, line = terminal.getvalue().split("\r")
+    assert "123,456/1,000,000 committed" in line
+    assert "encoder 71 %, 2 writers" in line
+
+
 def test_a_terminal_gets_a_bar_and_another_stream_lines():
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe):
         with open_progress(10, quiet=False, stream=stream) as progress:
             progress.update(4, 2, {"source": 0.0, "model": 1.0, "sink": 0.0})
-    assert "4 of 10 rows" in terminal.getvalue()
+    assert "4/10 committed" in terminal.getvalue()
     assert "\x1b" in terminal.getvalue()
     assert pipe.getvalue().startswith("interlock: 4 of 10 rows committed")
 

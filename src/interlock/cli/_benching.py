@@ -33,7 +33,7 @@ _LINE_EVERY_S = 2.0
 _SCREEN_EVERY_S = 0.5
 _FEW = 3
 """Batches after the first ones of their passes without which their pace is not known."""
-_WIDTH = 100
+_WIDTH = 80
 _ONE = {"threads": "thread", "processes": "process"}
 
 

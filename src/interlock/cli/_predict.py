@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _NULL = "null:"
 """The sink that keeps nothing."""
-_WIDTH = 100
+_WIDTH = 80
 
 
 @click.command()

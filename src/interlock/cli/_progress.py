@@ -158,7 +158,7 @@ class Bar:
         self._pace = Pace(total)
         self._progress = progress.Progress(
             progress.BarColumn(),
-            progress.TextColumn("{task.completed:,.0f} of {task.total:,.0f} rows committed"),
+            progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f} committed"),
             progress.TextColumn("{task.description}"),
             console=Console(file=stream),
             transient=True,

@@ -248,8 +248,8 @@ class Drain:
         Copies: once to the host; device arrays also once on the device, unless `borrow`.
 
         Blocks: while the budget is in use; for rows that came before; for a row larger than the budget; for a
-            `DeviceArray` that no stream orders; and for `offsets` on a device, if the put is more than half the budget.
-            The first puts also make the slots.
+            `DeviceArray` that no stream orders; and for `offsets` on a device, if the put is more than a share of the
+            budget, of which there is one for each writer and one more. The first puts also make the slots.
 
         Raises:
             UsageError: Ids or outputs do not fit; the message names the leaf or the id. Nothing of the put is written,

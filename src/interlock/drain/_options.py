@@ -14,7 +14,7 @@ def check_positive(**options: float) -> None:
             raise UsageError(f"{name} is {value}", why="it must be positive")
 
 
-def check_whole(**options: float) -> None:
+def check_whole(**options: object) -> None:
     """Refuse numbers with a fraction, and those of types that have one, as 1e9."""
     for name, value in options.items():
         if not isinstance(value, Integral):
