@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from interlock import Drain, Feed, Offsets, Padded
@@ -151,6 +151,7 @@ def test_every_sink_holds_them_and_what_is_put_twice_is_dropped(every_sink, colu
 )
 def test_any_rows_come_back(tmp_path_factory, scheme, lengths, inner, dtype, layout, puts, budget_bytes, shard_bytes):
     sink = f"{scheme}:{tmp_path_factory.mktemp('any') / 'out'}"
+    assume(dtype not in getattr(open_sink(sink)[0], "lacks", ()))
     random = np.random.default_rng(len(lengths))
     rows = [random.integers(0, 2, (length, *inner)).astype(dtype) for length in lengths]
     with Drain(sink, budget_bytes=budget_bytes, shard_bytes=shard_bytes) as drain:
