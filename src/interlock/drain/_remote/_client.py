@@ -27,6 +27,9 @@ _FINAL_CODES = {
     errno.ENOENT, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR,
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG, errno.EINVAL,
 }  # fmt: skip
+_REFUSALS = {errno.EEXIST, errno.EINVAL}
+"""How stores say that an object is there: the second is a condition that does not hold."""
+
 _CODES: tuple[tuple[type[OSError], int], ...] = (
     (FileNotFoundError, errno.ENOENT),
     (FileExistsError, errno.EEXIST),
@@ -155,31 +158,32 @@ class Client:
     def create(self, name: str, content: bytes) -> bool:
         """Make an object if there is none of that name; tell whether it has this content now, which no other has."""
         self._make_parent(name)
+        action = self._creation(name, content)
         until_s = time.monotonic() + self._timeout_s
         for pause_s in (*_PAUSES_S, None):
             try:
-                self._create_once(name, content, until_s)
+                self._bounded("create", name, action, until_s)
             except OSError as error:
                 with suppress(FileNotFoundError):  # an attempt that failed may have made it all the same
                     return self.read(name) == content
-                if pause_s is None or _is_final(error):
+                was_there = isinstance(error, FileExistsError)  # and was removed before it was read
+                if pause_s is None or (_is_final(error) and not was_there):
                     raise
                 threading.Event().wait(pause_s)
             else:
                 return True
         raise AssertionError("unreachable")
 
-    def _create_once(self, name: str, content: bytes, until_s: float) -> None:
-        action = lambda: self._system.pipe_file(self._path(name), content, mode="create")  # noqa: E731
-        self._bounded("create", name, action, until_s)
-
     def creates_only_once(self, name: str, content: bytes) -> bool:
         """Tell whether an object that is there is not created again. It has this content."""
         try:
-            self._create_once(name, content, time.monotonic() + self._timeout_s)
-        except OSError:
-            return True
+            self._call("create", name, self._creation(name, content))
+        except OSError as error:
+            return error.errno in _REFUSALS  # else nothing is known, and so nothing is promised
         return False
+
+    def _creation(self, name: str, content: bytes) -> Callable[[], Any]:
+        return lambda: self._system.pipe_file(self._path(name), content, mode="create")
 
     def upload(self, path: Path, name: str) -> None:
         """Make an object of a file; it appears whole if the store can do that."""

@@ -2,19 +2,21 @@
 
 A lease is an object with the name of the lock. It is created only where there is none, renewed by a thread while it is
 held, and removed when it is released. Whoever finds one that has expired, or whose process on this very machine is
-dead, removes it and creates its own. Clocks of machines decide only who may try: see `_entries` for what decides who
-commits.
+dead, may write its own over it. So that only one of several does, it first creates a *claim*, an object that is named
+after the dead holder, and removes it afterwards; a claim of one that died meanwhile is claimed in the same way. Clocks
+of machines decide only who may try: see `_entries` for what decides who commits.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 VALID_S = 60.0
 _RENEW_EVERY_S = 15.0
 _LONGEST_PAUSE_S = 1.0
+_TOKEN = re.compile(r"[0-9a-f]{8}")
 _OURS: set[str] = set()
 """Tokens of the leases that this process holds."""
 
@@ -58,13 +61,14 @@ class Holder:
         return cls(socket.gethostname(), _machine(), os.getpid(), token, round(time.time() + VALID_S, 3))
 
     @classmethod
-    def parse(cls, content: bytes) -> Holder | None:
-        """Return the holder that an object names, or None if it is damaged: then nobody holds it."""
+    def parse(cls, content: bytes) -> Holder:
+        """Return the holder that an object names; if it is damaged, one that holds nothing any more."""
         value: dict[str, Any] = unseal(content) or {}
         try:
-            return cls(*(kind(value[name]) for name, kind in _FIELDS.items()))
+            holder = cls(*(kind(value[name]) for name, kind in _FIELDS.items()))
         except (KeyError, TypeError, ValueError):
-            return None
+            return _NOBODY
+        return holder if _TOKEN.fullmatch(holder.token) else replace(holder, token=_NOBODY.token)
 
     def content(self) -> bytes:
         """Return the content of the object."""
@@ -89,6 +93,7 @@ class Holder:
         return False
 
 
+_NOBODY = Holder("", "", 0, "0" * 8, 0.0)
 _FIELDS: dict[str, Callable[[Any], Any]] = {"host": str, "machine": str, "pid": int, "token": str, "until": float}
 
 
@@ -150,14 +155,15 @@ class Leases:
         until_s, pause_s, was_held = time.monotonic() + wait_s, 0.02, False
         while not self._create(name):
             holder = self._holder(name)
-            if holder is None or not holder.is_valid:
-                was_held = True
-                self._client.remove([name])
-            elif time.monotonic() >= until_s:
-                raise _conflict(text, f"{self._client.url}/{name}", holder)
-            else:
-                self._ended.wait(pause_s)
-                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+            if holder is None:  # it was let go just now
+                continue
+            was_held = not holder.is_valid and self._take_over(name, holder)
+            if was_held:
+                break
+            if time.monotonic() >= until_s:
+                raise _conflict(text, f"{self._client.url}/{name}", self._holder(name) or holder)
+            threading.Event().wait(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
         self._keep(name)
         try:
             if was_held:
@@ -166,6 +172,25 @@ class Leases:
             self.release(name)
             raise
         return Lease(self, name)
+
+    def _take_over(self, name: str, dead: Holder) -> bool:
+        """Become the holder in place of a dead one; return False if another does, or did just now."""
+        if not self.is_exclusive:
+            self._client.remove([name])
+            return self._create(name)
+        claims = [_claim(name, dead)]
+        while not self._create(claims[-1]):
+            other = self._holder(claims[-1])
+            if other is None or other.is_valid or _claim(name, other) in claims:
+                return False
+            claims.append(_claim(name, other))
+        try:
+            is_his = self._holder(name) == dead
+            if is_his:
+                self._client.write(name, Holder.now(self.token).content())
+        finally:
+            self._client.remove(claims)
+        return is_his
 
     def _create(self, name: str) -> bool:
         content = Holder.now(self.token).content()
@@ -216,10 +241,11 @@ class Leases:
             self._held.discard(name)
             if not self._held:
                 self._ended.set()
-                _OURS.discard(self.token)
         with suppress(OSError):  # it expires
             if self._is_mine(name):
                 self._client.remove([name])
+        if not self._held:  # not before: others would take over what is about to be removed
+            _OURS.discard(self.token)
 
     def _keep(self, name: str) -> None:
         with self._lock:
@@ -235,6 +261,11 @@ class Leases:
                 with suppress(OSError), self._lock:  # then at the next time; `check` tells if that is too late
                     if name in self._held and self._is_mine(name):
                         self._client.write(name, Holder.now(self.token).content())
+
+
+def _claim(name: str, dead: Holder) -> str:
+    """Return the name of the object which says that somebody takes over from a dead holder."""
+    return f"{name}.after-{dead.token}"
 
 
 def lost(where: str) -> SinkConflictError:
