@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from contextlib import suppress
 
 _STEPS = {
@@ -22,6 +23,9 @@ _STEPS = {
 
 def storage_hint(error: OSError, place: str) -> str:
     """Return the next step for whoever reads that the storage at `place` refused; empty if none is known."""
+    is_remote = "://" in place and not place.startswith("file://")
+    if is_remote and "://" not in str(error.filename):  # it is no error of the store: those name an object
+        place = tempfile.gettempdir()
     if error.errno == errno.ENOSPC:
         return f"free some {'files (it has no inodes left)' if _lacks_inodes(place) else 'space'} for {place}"
     return _STEPS.get(error.errno or 0, "").format(place=place)

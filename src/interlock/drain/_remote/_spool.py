@@ -70,10 +70,16 @@ class Spool:
         with self._lock:
             if self._root is None:
                 _remove_abandoned()
-                self._root = Path(tempfile.mkdtemp(prefix=_PREFIX))
-                lock = FolderLock(self._root / "lock", "the spool")
+                self._root, lock = _made()
                 weakref.finalize(self, _end, self._root, lock, os.getpid())
             return self._root
+
+
+def _made() -> tuple[Path, FolderLock]:
+    """Return a new spool and its lock. It gets its name when it is locked: before, it would look abandoned."""
+    begun = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}"))
+    lock = FolderLock(begun / "lock", "the spool")
+    return begun.rename(begun.with_name(begun.name.removeprefix("."))), lock
 
 
 def _end(root: Path, lock: FolderLock, pid: int) -> None:
