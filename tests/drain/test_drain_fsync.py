@@ -255,6 +255,18 @@ def test_a_process_that_dies_loses_nothing_without_syncing(sink, folder, rows):
     assert len(rows(sink)) == 12
 
 
+def test_a_shard_without_its_line_that_nobody_synced_is_synced_before_it_counts(sink, folder, synced):
+    write(sink, range(12), fsync="never")
+    manifest = folder / "_interlock/manifest.jsonl"
+    manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[:-1]))
+    synced.clear()
+    with Drain(sink) as drain:
+        assert len(drain.committed) == 12
+    names = [name.removesuffix("/output.npy") for name in synced]
+    last_line = len(names) - 1 - names[::-1].index(str(manifest))
+    assert names.index(str(shards(folder)[2])) < last_line
+
+
 @pytest.mark.parametrize("command", [merge_sink, compact_sink])
 def test_merging_syncs_what_nobody_did(sink, folder, new_boot, command, rows, synced):
     for rank in (0, 1):

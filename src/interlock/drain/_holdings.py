@@ -3,7 +3,8 @@
 Read and mended only while nobody else opens, settles or rewrites: see `Layout.opening`.
 
 What is not in a manifest is not committed, whatever lies in the folder. A shard that a crash left between its rename
-and its record is whole (it was synced before) and is *adopted*; anything doubtful goes to quarantine with a warning.
+and its record is whole and is *adopted*, synced if it was not before; anything doubtful goes to quarantine with a
+warning.
 A shard that replaces others is recorded first, then the others go, then it is renamed: a crash between is rolled
 forward here, and no reader ever sees a row twice.
 """
@@ -196,6 +197,7 @@ class Holdings:
         try:
             path = storage.fetch(name)
             content = self._sink.read_shard(path)
+            storage.sync_shard(name)
             storage.sync_names()
             ids = content.ids
             if content.run != run.run:
