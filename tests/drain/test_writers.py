@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -380,6 +381,27 @@ def test_a_writer_that_is_a_shard_behind_gets_help_before_put_waits(sink, rows):
         assert writers_of(drain) == 3
         assert drain.statistics().wait_writer_s == 0
     assert sorted(rows(sink)) == list(range(first + 1))
+
+
+def test_a_writer_that_is_taken_back_commits_what_it_has(sink, steps, monkeypatch):
+    wanted = [2]
+    monkeypatch.setattr(_growth.Growth, "observe", lambda *_: wanted[0])
+    first, second = steps.hold("write", 0), steps.hold("close", 1)
+    with Drain(sink, **SHARD) as drain:
+        drain._writer._waited(1.0)
+        put(drain, 0, rows=1)
+        steps.wait("write", 0)
+        put(drain, 1, rows=5)  # a shard and a row
+        steps.wait("close", 1)
+        wanted[0] = 1
+        drain._writer._waited(2.0)
+        second.set()
+        until_s, pause = time.monotonic() + 10, threading.Event()
+        while len(drain.committed) < 5:
+            assert time.monotonic() < until_s
+            pause.wait(0.01)
+        assert 0 not in drain.committed
+        first.set()
 
 
 @pytest.mark.usefixtures("eager_growth")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
 from interlock.drain._growth import Growth
-from interlock.drain._jobs import Ended, Stop
+from interlock.drain._jobs import Ended, FlushJob, Stop
 from interlock.drain._lane import Lane
 from interlock.drain._null import NullStore
 from interlock.drain._publish import Published
@@ -118,7 +118,10 @@ class Writer:
         if limit > len(self.lanes):
             with suppress(RuntimeError):  # the system gives no thread: those that there are go on
                 self._add_lane().thread.start()
+        taken_back = self.lanes[limit:] if limit < self._link.jobs.limit else ()
         self._link.jobs.limit = limit
+        for lane in taken_back:  # nobody would fill the shard that it has open
+            lane.tell(FlushJob(0))
 
     def _failed(self, error: BaseException) -> None:
         with self._lock:
