@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from interlock.drain import Drain, _drain, _publish, read_status, verify_sink
+from interlock.drain._folder import LineLog
 from interlock.errors import BoundError, SinkConflictError, SinkError
 
 
@@ -55,6 +56,21 @@ def failing_fsync(monkeypatch):
         return asked
 
     return begin
+
+
+def test_a_sink_that_cannot_be_opened_leaves_no_file_open(sink, folder, failing_fsync):
+    with Drain(sink) as drain:
+        put(drain, 0)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    asked = failing_fsync("manifest.jsonl")
+    with pytest.raises(SinkError, match="Input/output error"):
+        Drain(sink)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    asked.clear()
+    failing_fsync("/out")
+    with pytest.raises(OSError, match="Input/output error"):
+        LineLog(folder / "log")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -34,9 +34,13 @@ class LineLog:
         is_new = not path.exists()
         self._path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._synced_bytes = os.fstat(self._descriptor).st_size
-        if is_new:
-            sync(path.parent)
+        try:
+            self._synced_bytes = os.fstat(self._descriptor).st_size
+            if is_new:
+                sync(path.parent)
+        except BaseException:
+            self.close()
+            raise
 
     def append(self, lines: bytes) -> None:
         """Append lines, or nothing; they are durable after `sync`.

@@ -96,18 +96,12 @@ class Store:
             self.storage.make()
             held.callback(self.storage.lock(layout.opening, text, wait_s=timeout_s).release)
             self.storage.make()  # again: a merge that we waited for removes the folders of ranks
-            self._lock = self.storage.lock(layout.lock, text)
-            try:
+            with ExitStack() as ours:
+                ours.callback(self.storage.lock(layout.lock, text).release)
                 self.storage.refresh()
-                self._open(
-                    fingerprint,
-                    total,
-                    restart=restart,
-                    dead=dead_ranks(self.storage, text, set(self.storage.ranks()) - {rank}),
-                )
-            except BaseException:
-                self._lock.release()
-                raise
+                dead = dead_ranks(self.storage, text, set(self.storage.ranks()) - {rank})
+                self._open(fingerprint, total, ours, restart=restart, dead=dead)
+                self._ours = ours.pop_all()
         self.resumed_rows = len(self.committed)
 
     @property
@@ -131,7 +125,9 @@ class Store:
         self.storage.refresh()
         return len(self.storage.ranks()) > 1
 
-    def _open(self, fingerprint: dict[str, Any] | None, total: int | None, *, restart: bool, dead: set[int]) -> None:
+    def _open(
+        self, fingerprint: dict[str, Any] | None, total: int | None, ours: ExitStack, *, restart: bool, dead: set[int]
+    ) -> None:
         storage = self.storage
         mine = dead | {storage.layout.rank}
         alone = mine >= set(storage.ranks())
@@ -157,9 +153,11 @@ class Store:
         if not self.syncs:
             note_unsynced(storage)
         self._manifest = storage.log(storage.layout.manifest)
+        ours.callback(self._manifest.close)
         if self.syncs:  # what a killed process appended, and did not live to sync
             self._manifest.sync()
         self.failures = FailureLog(storage, syncs=self.syncs)
+        ours.callback(self.failures.close)
         if alone:
             self._refresh_run(fingerprint, total)
         self.next_number = 1 + max(self._holdings.numbers(storage.layout.rank), default=-1)
@@ -219,10 +217,7 @@ class Store:
 
     def close(self) -> None:
         """Let somebody else write, whatever the storage says."""
-        with ExitStack() as held:
-            held.callback(self._lock.release)
-            held.callback(self.failures.close)
-            held.callback(self._manifest.close)
+        self._ours.close()
 
 
 def dead_ranks(storage: Storage, text: str, ranks: Iterable[int]) -> set[int]:

@@ -333,16 +333,18 @@ class _Seen:
 
     def add(self, name: str, size: int) -> None:
         """Say that a file was made."""
-        if self._groups is not None:
-            self._groups.setdefault(_group(name), {})[name] = size
+        groups = self._groups  # another thread may forget it
+        if groups is not None:
+            groups.setdefault(_group(name), {})[name] = size
 
     def discard(self, names: Iterable[str]) -> None:
         """Say that files were removed."""
+        groups = self._groups or {}
         for name in names:
-            group = (self._groups or {}).get(_group(name), {})
+            group = groups.get(_group(name), {})
             group.pop(name, None)
-            if not group and self._groups:
-                self._groups.pop(_group(name), None)
+            if not group:
+                groups.pop(_group(name), None)
 
 
 def _group(name: str) -> str:
