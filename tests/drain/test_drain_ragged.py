@@ -269,6 +269,17 @@ def test_offsets_on_a_device_are_waited_for_where_a_put_must_be_split():
     assert all(same(kept[row]["output"], ROWS[row]) for row in range(5))
 
 
+@pytest.mark.parametrize("repeats", ["same", "first"])
+def test_rows_that_came_again_are_waited_for_on_a_device_and_not_on_the_host(repeats):
+    device = SimulatedDevice("lazy")
+    with Drain(Kept(), repeats=repeats) as drain:
+        for _ in range(2):
+            drain.put(range(5), {"h": Ragged(ROWS), "x": np.arange(5)})
+        assert drain.statistics().host_syncs == 0
+        drain.put(range(4, 9), {"h": Ragged(on_device(FLAT, device), offsets=ENDS), "x": np.arange(5)})
+        assert drain.statistics().host_syncs == 1
+
+
 def test_padding_that_no_row_of_the_put_needs_does_not_leave_its_device():
     """JAX compiles for each length, so there a sixteenth of the padding may."""
     for values, row_bytes in ((torch.zeros(2, 1000, 4), 5 * 16), (jnp.zeros((2, 1000, 4)), 63 * 16)):

@@ -174,7 +174,7 @@ class Drain:
         self._repeats = repeats
         self._pid = os.getpid()
         self._closed = False
-        self._puts = self._flushes = self._rows_put = self._rows_duplicate = self._duplicate_syncs = 0
+        self._puts = self._flushes = self._rows_put = self._rows_duplicate = 0
         self._stored = StoredRows(self._store) if isinstance(self._store, Store) else None
         self._ids_kind = self._store.run.ids
         settings = WriterSettings(writers, shard_bytes, commit_interval_s, nan, timeout_s)
@@ -408,7 +408,6 @@ class Drain:
             rows_put=self._rows_put,
             rows_duplicate=self._rows_duplicate,
             process_s=self._processors.seconds()["used"],
-            host_syncs=self._intake.host_syncs + self._duplicate_syncs,
             writers=self._link.jobs.limit,
         )
 
@@ -477,12 +476,11 @@ class Drain:
         if self._repeats == "first":
             left = np.flatnonzero(~known)
             self._rows_duplicate += len(ids) - len(left)
-            return self._intake.take(ids[left], leaves_at(leaves, left, self._timeout_s)) if left.size else []
+            return self._intake.take(ids[left], leaves_at(leaves, left, self._intake.fetch)) if left.size else []
         self._intake.check(leaves)
-        self._duplicate_syncs += 1
         rows = np.arange(len(ids)) if rows is None else rows
         fresh = ~known
-        held = {leaf.name: on_host(leaf, self._timeout_s) for leaf in leaves}
+        held = {leaf.name: on_host(leaf, self._intake.fetch) for leaf in leaves}
         landings = self._intake.take(ids[fresh], leaves_of_rows(held, fresh)) if fresh.any() else []
         if not self._store.committed.contains_many(ids[known]).all():
             self._flush()

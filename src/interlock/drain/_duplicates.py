@@ -37,18 +37,59 @@ if TYPE_CHECKING:
 _MOST_CACHED_SHARDS = 8
 
 
-def on_host(leaf: AnyLeaf, timeout_s: float) -> Rows:
+@final
+class Fetcher:
+    """Brings arrays to the host where a put cannot go on without them.
+
+    Args:
+        timeout_s: Bound on each wait.
+
+    Attributes:
+        host_syncs: How often the host waited for a device.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self.host_syncs = 0
+
+    def __call__(self, leaf: Leaf, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
+        """Return rows of an array.
+
+        Blocks: until they are on the host.
+        """
+        taken = leaf.found(borrow=True).take(start, leaf.rows if stop is None else stop, borrow=True)
+        what = f"the values of output {leaf.name!r}"
+        if isinstance(taken, Export):
+            self.host_syncs += not taken.ready.poll()
+            wait(taken.ready, timeout_s=self._timeout_s, what=what)
+            return np.array(taken.read())
+        if not size_of(taken):
+            return empty_of(taken)()
+        blocks = blocks_of(taken)
+        host = blocks[0].array.device.allocate_host(size_of(taken))
+        copies = []
+        for block in blocks:
+            device, stream = block.array.device, block.array.device.stream("drain")
+            device.wait(stream, block.array.ready)
+            device.copy(
+                host.slice(block.offset_bytes, block.size_bytes), block.array.memory.slice(0, block.size_bytes), stream
+            )
+            copies.append(device.record(stream))
+        self.host_syncs += 1
+        wait(Fence.EMPTY.join(*copies), timeout_s=self._timeout_s, what=what)
+        return landed_of(taken).read(host.view(), 0)
+
+
+def on_host(leaf: AnyLeaf, fetch: Fetcher) -> Rows:
     """Return the rows of a leaf on the host.
 
     Blocks: until they are there.
     """
-    readers = {
-        part.key: partial(fetch, part.leaf, timeout_s, part.start, part.stop) for part in leaf.parts(0, leaf.rows)
-    }
+    readers = {part.key: partial(fetch, part.leaf, part.start, part.stop) for part in leaf.parts(0, leaf.rows)}
     return leaf.reader(readers, 0, leaf.rows)()
 
 
-def leaves_at(leaves: Sequence[AnyLeaf], places: IdArray, timeout_s: float) -> list[AnyLeaf]:
+def leaves_at(leaves: Sequence[AnyLeaf], places: IdArray, fetch: Fetcher) -> list[AnyLeaf]:
     """Return the leaves of some rows, at places that rise: by their framework where it can, else on the host.
 
     Blocks: for ragged leaves, and those that no framework holds, until they are on the host.
@@ -60,34 +101,8 @@ def leaves_at(leaves: Sequence[AnyLeaf], places: IdArray, timeout_s: float) -> l
         if isinstance(leaf, Leaf) and leaf.framework is not None:
             found.append(Leaf(leaf.name, leaf.value[rows], leaf.framework, len(places), leaf.row_bytes))
         else:
-            found += leaves_of_rows({leaf.name: on_host(leaf, timeout_s)}, places)
+            found += leaves_of_rows({leaf.name: on_host(leaf, fetch)}, places)
     return found
-
-
-def fetch(leaf: Leaf, timeout_s: float, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
-    """Return rows of an array on the host.
-
-    Blocks: until they are there.
-    """
-    taken = leaf.found(borrow=True).take(start, leaf.rows if stop is None else stop, borrow=True)
-    what = f"the values of output {leaf.name!r}"
-    if isinstance(taken, Export):
-        wait(taken.ready, timeout_s=timeout_s, what=what)
-        return np.array(taken.read())
-    if not size_of(taken):
-        return empty_of(taken)()
-    blocks = blocks_of(taken)
-    host = blocks[0].array.device.allocate_host(size_of(taken))
-    copies = []
-    for block in blocks:
-        device, stream = block.array.device, block.array.device.stream("drain")
-        device.wait(stream, block.array.ready)
-        device.copy(
-            host.slice(block.offset_bytes, block.size_bytes), block.array.memory.slice(0, block.size_bytes), stream
-        )
-        copies.append(device.record(stream))
-    wait(Fence.EMPTY.join(*copies), timeout_s=timeout_s, what=what)
-    return landed_of(taken).read(host.view(), 0)
 
 
 @final

@@ -15,7 +15,7 @@ from interlock._core._spans import about
 from interlock._waiting import wait
 from interlock.devices import HostDevice
 from interlock.drain._blocks import blocks_of, landed_of, size_of
-from interlock.drain._duplicates import fetch
+from interlock.drain._duplicates import Fetcher
 from interlock.drain._jobs import Landing, Rejected, RowsJob, Written
 from interlock.drain._leaves import aligned, empty_of
 from interlock.drain._outputs import chunk_bytes, chunks_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from interlock.drain._ids import IdArray
     from interlock.drain._idsets import IdSet
     from interlock.drain._jobs import Message
-    from interlock.drain._leaves import Key, Leaf, Reader, Taken
+    from interlock.drain._leaves import Key, Reader, Taken
     from interlock.drain._link import Link
     from interlock.drain._outputs import AnyLeaf
     from interlock.drain._schema import Schema
@@ -76,7 +76,7 @@ class Intake:
         times: Where the time of the producer goes. Whoever holds the drain's lock begins and ends it.
         size_bytes: Bytes of the rows that were taken.
         wait_writer_s: Seconds waited for room while rows that had landed waited for a lane.
-        host_syncs: How often the host waited for a device.
+        fetch: Brings arrays to the host, and counts the waiting for that.
     """
 
     def __init__(
@@ -113,12 +113,18 @@ class Intake:
         self.wait_writer_s = 0.0
         self._behind_s = 0.0
         self._behind_since: tuple[float, float] | None = None
-        self.host_syncs = 0
+        self.fetch = Fetcher(timeout_s)
+        self._host_syncs = 0
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the budget in use: slots with rows, and values held elsewhere."""
         return self._stable_bytes + sum(staging.used_bytes for staging in self._stagings.copy().values())
+
+    @property
+    def host_syncs(self) -> int:
+        """How often the host waited for a device."""
+        return self._host_syncs + self.fetch.host_syncs
 
     def collect(self) -> None:
         """Hear what the writer has said so far. Never blocks."""
@@ -131,7 +137,7 @@ class Intake:
         Raises:
             UsageError: They differ, or sinks do not store a dtype.
         """
-        leaves = [leaf.found(borrow=True).settled(self._read) for leaf in leaves]
+        leaves = [leaf.found(borrow=True).settled(self.fetch) for leaf in leaves]
         self._check(leaves, self._taken(leaves, 0, 1, borrow=True))
 
     def take(self, ids: IdArray, leaves: list[AnyLeaf]) -> list[Landing]:
@@ -145,7 +151,7 @@ class Intake:
         self.size_bytes += sum(leaf.payload_bytes for leaf in leaves)
         lanes = self._link.jobs.limit
         if chunk_bytes(leaves, 0, len(ids)) > self.budget_bytes // (1 + lanes):
-            leaves = [leaf.settled(self._read) for leaf in leaves]
+            leaves = [leaf.settled(self.fetch) for leaf in leaves]
         landings = []
         for start, stop in chunks_of(leaves, len(ids), self.budget_bytes, lanes):
             size_bytes = chunk_bytes(leaves, start, stop)
@@ -159,11 +165,6 @@ class Intake:
                 leaves = [leaf.found(borrow=self._borrow) for leaf in leaves]  # now, so that few snapshots wait
                 landings.append(self._take_chunk(ids[start:stop], leaves, start, stop))
         return landings
-
-    def _read(self, leaf: Leaf) -> npt.NDArray[Any]:
-        """Bring offsets to the host, without which the rows of a put cannot be told apart."""
-        self.host_syncs += 1
-        return fetch(leaf, self._timeout_s)
 
     def _has_room(self, size_bytes: int, *, alone: bool) -> bool:
         held_bytes = self.held_bytes
@@ -333,7 +334,7 @@ class Intake:
     def _settle(self, fence: Fence) -> None:
         """Wait until a value is taken that nothing else orders before the caller's next write."""
         if not fence.poll():
-            self.host_syncs += 1
+            self._host_syncs += 1
         wait(fence, timeout_s=self._timeout_s, what="the snapshot of a put")
 
     def _hand_over(

@@ -169,4 +169,5 @@ def gather(intake: Intake, writer: Writer, store: Store | NullStore, **counts: A
         flush_s=loop["flush"],
         held_bytes=intake.held_bytes,
         budget_bytes=intake.budget_bytes,
+        host_syncs=intake.host_syncs,
     )
