@@ -345,7 +345,7 @@ def _to_storage(report: Report, problem: Problem, name: str, folder: Path, steps
         alone = storage_gb_per_s(folder, steps * problem.output_bytes)
         reached = problem.output_bytes / outcome.median_s / 1e9
         outcome.extra["storage_gb_per_s"] = alone
-        parts = ", ".join(f"{part} {outcome.extra[part + '_s']:.1f} s" for part in ("encode", "sync", "hash"))
+        parts = ", ".join(f"{part} {outcome.extra[part + '_s']:.1f} s" for part in ("encode", "write", "fsync", "hash"))
         report.lines.append(
             f"{name}: {reached:.2f} GB/s committed; one thread writes and syncs {alone:.2f} GB/s there; {parts}"
         )

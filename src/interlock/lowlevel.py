@@ -50,12 +50,15 @@ from interlock._core._protocols import (
     SupportsChunks,
     SupportsDeviceArrays,
     SupportsIds,
+    SupportsIndex,
+    SupportsJagged,
+    SupportsJoin,
     SupportsLimits,
     SupportsReadInto,
 )
 from interlock._core._queue import Operation, OperationQueue
 from interlock._core._ring import Ring, RingStatistics
-from interlock._core._rows import RaggedRows
+from interlock._core._rows import RaggedRows, Rows
 from interlock._core._sites import here
 from interlock._core._spans import Span
 from interlock._core._tree import Structure, flatten
@@ -102,6 +105,7 @@ __all__ = [
     "Region",
     "Ring",
     "RingStatistics",
+    "Rows",
     "Schedule",
     "ShardContent",
     "ShardWriter",
@@ -119,6 +123,9 @@ __all__ = [
     "SupportsChunks",
     "SupportsDeviceArrays",
     "SupportsIds",
+    "SupportsIndex",
+    "SupportsJagged",
+    "SupportsJoin",
     "SupportsLimits",
     "SupportsReadInto",
     "SupportsReceiver",

@@ -11,7 +11,7 @@ import pytest
 from interlock.drain import Drain, _files, _folder, _publish, verify_sink
 from interlock.errors import SinkError
 
-LATER = ["sync", "hash", "rename", "sync-folder", "record", "end"]
+LATER = ["sync", "hash", "rename", "sync-folder", "publish", "record", "end"]
 SHARD: dict[str, Any] = {"shard_bytes": 64}
 """Eight rows of eight bytes beside their ids: four to a shard."""
 

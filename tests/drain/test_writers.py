@@ -358,7 +358,20 @@ def eager_growth(monkeypatch):
     monkeypatch.setattr(_writer, "usable_writers", lambda: 3)
 
 
-@pytest.mark.usefixtures("eager_growth")
+@pytest.fixture
+def slow_writers(monkeypatch):
+    """Each write takes a millisecond, so that writers are slower than whoever puts."""
+    pause = threading.Event()
+
+    def run_step(name, action):
+        if name == "write":
+            pause.wait(0.001)
+        action()
+
+    monkeypatch.setattr(_publish, "run_step", run_step)
+
+
+@pytest.mark.usefixtures("eager_growth", "slow_writers")
 def test_by_itself_a_drain_begins_with_one_writer_and_adds_others_while_put_waits(sink, rows):
     with Drain(sink, budget_bytes=512, shard_bytes=1 << 20) as drain:
         assert writers_of(drain) == 1
@@ -371,7 +384,7 @@ def test_by_itself_a_drain_begins_with_one_writer_and_adds_others_while_put_wait
     assert len(rows(sink)) == first + 1
 
 
-@pytest.mark.usefixtures("eager_growth")
+@pytest.mark.usefixtures("eager_growth", "slow_writers")
 def test_a_writer_that_is_a_shard_behind_gets_help_before_put_waits(sink, rows):
     with Drain(sink, shard_bytes=128) as drain:
         for first in range(5000):
