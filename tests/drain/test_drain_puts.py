@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from interlock.drain import Drain, read_status, verify_sink
+from interlock.drain import Drain, _publish, read_status, verify_sink
 from interlock.errors import LeaseError, UsageError
 
 
@@ -359,3 +360,46 @@ def test_a_name_that_the_sink_cannot_store_is_refused_and_the_drain_goes_on(tmp_
             drain.put([1], {"a/b": np.zeros(1)})
         drain.put([1], {"a.b": np.zeros(1)})
     assert read_status(sink).rows_committed == 1
+
+
+# ---------------------------------------------------------------- calls from within a call
+
+
+@pytest.mark.parametrize(("call", "given"), [("put", ([9], np.ones(1))), ("flush", ()), ("close", ())])
+def test_a_call_from_within_a_call_of_the_same_thread_is_refused_and_does_not_wait_for_itself(sink, rows, call, given):
+    class Ids(list[int]):
+        def __iter__(self):
+            with pytest.raises(LeaseError, match="while it is in a call on this thread"):
+                getattr(drain, call)(*given)
+            return super().__iter__()
+
+    with Drain(sink) as drain:
+        drain.put(Ids([1]), np.ones(1))
+        drain.put([2], np.ones(1))
+    assert sorted(rows(sink)) == [1, 2]
+
+
+def test_a_signal_handler_that_closes_the_drain_ends_the_put_and_what_was_put_is_committed(sink, rows, monkeypatch):
+    gate = threading.Event()
+    run_step = _publish.run_step
+
+    def held(name, action):
+        assert gate.wait(20)
+        run_step(name, action)
+
+    monkeypatch.setattr(_publish, "run_step", held)
+
+    def on_signal(*_):
+        gate.set()
+        drain.close()
+
+    before = signal.signal(signal.SIGALRM, on_signal)
+    try:
+        with pytest.raises(LeaseError, match="signal handler"), Drain(sink, budget_bytes=256) as drain:  # noqa: PT012
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            for one in range(10_000):  # waits for room
+                drain.put([one], np.ones(1))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert sorted(rows(sink)) == list(range(len(rows(sink))))
+    assert len(rows(sink)) > 1

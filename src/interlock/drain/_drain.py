@@ -39,6 +39,7 @@ from interlock.drain._store import Store
 from interlock.drain._tickets import Ticket
 from interlock.drain._times import Stopwatch
 from interlock.drain._todo import check_rank, todo
+from interlock.drain._turns import refuse_inside, refuse_other_process
 from interlock.drain._writer import Writer, forget, leave
 from interlock.errors import BoundError, DeviceError, InterlockError, LeaseError, UsageError
 from interlock.frameworks import process_rank
@@ -169,11 +170,11 @@ class Drain:
         self._limits = Limits.of(self._store.sink) if isinstance(self._store, Store) else Limits()
         self._seen = IdSet()
         self._link = Link()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._timeout_s = timeout_s
         self._repeats = repeats
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = self._is_inside = False
         self._puts = self._flushes = self._rows_put = self._rows_duplicate = 0
         self._stored = StoredRows(self._store) if isinstance(self._store, Store) else None
         self._ids_kind = self._store.run.ids
@@ -374,6 +375,7 @@ class Drain:
             if self._closed:
                 self._link.raise_failure()
                 return
+            refuse_inside(self.sink, is_inside=self._is_inside)
             self._closed = True
             self._forgotten.detach()
             try:
@@ -444,20 +446,20 @@ class Drain:
     @contextmanager
     def _owned(self) -> Iterator[None]:
         """Hold the lock of those who may touch the rings, on a drain that works."""
-        if os.getpid() != self._pid:
-            raise LeaseError(
-                f"the drain of {self.sink} belongs to process {self._pid}",
-                why="its writer thread did not survive the fork",
-                hint="open a drain of its own, with a sink of its own, in each process",
-            )
+        refuse_other_process(self.sink, self._pid)
         with self._lock:
+            refuse_inside(self.sink, is_inside=self._is_inside)
             self._link.raise_failure()
             if self._closed:
                 raise LeaseError(f"the drain of {self.sink} is closed", hint="put rows inside its with block")
             if self._times.switch("loop") == "start":
                 self._processors.begin("used")
-            with self._times.on("put"):
-                yield
+            self._is_inside = True
+            try:
+                with self._times.on("put"):
+                    yield
+            finally:
+                self._is_inside = False
 
     def _check_kind(self, ids: IdArray) -> None:
         kind = kind_of(ids)
