@@ -230,3 +230,15 @@ def test_texts_of_others_are_escaped():
     found, _ = parsed(text)
     assert found == {("x_total", (("of", r"say \"a\\b\"\n"), ("sink", "npy"))): 1.5}
     assert text.splitlines()[0] == r"# HELP x_total a\nb\\c"
+
+
+def test_rows_that_failed_are_those_of_now_and_never_less_than_none(tmp_path):
+    with Drain(f"npy:{tmp_path / 'out'}") as drain:
+        drain.fail([1], "a broken file")
+        drain.flush()
+        before = drain.statistics()
+        drain.put([1, 2], np.zeros(2))
+        drain.fail([3], "another")
+        drain.flush()
+        found = drain.statistics().since(before)
+    assert (before.rows_failed, found.rows_failed, found.rows_committed) == (1, 1, 2)

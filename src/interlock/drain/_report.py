@@ -84,7 +84,7 @@ class Record:
 
     def line(self) -> str:
         """Return it as one line for people."""
-        parts = [f"{self.rows_committed:,} rows committed", f"{self.rows_per_s:,.0f} rows/s"]
+        parts = [f"{counted(self.rows_committed, 'row', 'rows')} committed", f"{self.rows_per_s:,.0f} rows/s"]
         parts += [f"{self.mb_per_s:,.1f} MB/s", limited(self.limit, self.writer, self.writers)]
         parts.append(f"writer: {listed(tuple(self.writer.items()))}")
         if self.rows_failed:

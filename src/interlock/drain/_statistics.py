@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from interlock.drain._store import Store
     from interlock.drain._writer import Writer
 
-_OF_NOW = frozenset({"rows_resumed", "held_bytes", "budget_bytes", "writers"})
+_OF_NOW = frozenset({"rows_resumed", "rows_failed", "held_bytes", "budget_bytes", "writers"})
 """Not counts of what was done so far."""
 
 
@@ -125,7 +125,7 @@ class DrainStatistics:
         return asdict(self)
 
     def since(self, earlier: DrainStatistics) -> DrainStatistics:
-        """Return what was done after `earlier`; rows from before, writers and the budget are those of now."""
+        """Return what was done after `earlier`; rows from before or failed, writers and the budget are those of now."""
         done = {
             name: getattr(self, name) - getattr(earlier, name)
             for name in self.__dataclass_fields__
