@@ -325,6 +325,14 @@ def jagged() -> Any:
             r"row 1 of output 'h' has -1 values: its offsets are 3 and 2",
         ),
         (lambda: Ragged(FLAT, offsets=LENGTHS), r"offsets of output 'h' have the shape \(5,\): .* one more than rows"),
+        (
+            lambda: Ragged(FLAT, lengths=[*[2**62] * 4, 11], flat=True),  # whose sum wraps to 11
+            r"row 0 of output 'h' has 4611686018427387904 values, and there are 11",
+        ),
+        (
+            lambda: Ragged(PADDED, lengths=[3, [0, 5], 1, 2, 1]),
+            r"the lengths of output 'h' are no numbers: .*; give an array of integers",
+        ),
         (lambda: Ragged(ROWS[:4]), r"output 'h' is a list of 4 arrays, and there are 5 ids"),
         (lambda: Ragged([*ROWS[:4], ROWS[4].astype(int)]), r"row 4 of output 'h' is int64 of shape \(2, 4\)"),
         (lambda: Ragged([*ROWS[:4], ROWS[4][:, :2]]), r"row 4 of output 'h' is float32 of shape \(2, 2\): row 0 is"),

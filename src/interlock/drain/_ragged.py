@@ -99,12 +99,12 @@ def offsets_of(name: str, told: npt.NDArray[Any], *, is_offsets: bool, room: int
             why=f"its offsets are {ends[row]} and {ends[row + 1]}" if is_offsets else "so say its lengths",
             hint="offsets never fall" if is_offsets else "lengths are 0 or more",
         )
-    if each and len(lengths) and lengths.max() > room:
-        row = int(lengths.argmax())
+    if lengths.max(initial=0) > room:  # else no sum of them wraps
+        row, there = int(lengths.argmax()), f"is room for {room}" if each else f"are {room}"
         raise UsageError(
-            f"row {row} of output {name!r} has {lengths[row]} values, and there is room for {room}",
-            why="so say its lengths",
-            hint="no length can be more than the second axis of the values",
+            f"row {row} of output {name!r} has {lengths[row]} values, and there {there}",
+            why=f"so say its {'offsets' if is_offsets else 'lengths'}",
+            hint="no length can be more than the second axis of the values" if each else "",
         )
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     if not each and (offsets[-1] > room or (offsets[-1] < room and not is_offsets)):

@@ -242,7 +242,10 @@ def _told(name: str, value: Any, count: int, *, is_offsets: bool) -> npt.NDArray
     """Return lengths or offsets: a copy if they are on the host and known, else the array."""
     what = f"the {'offsets' if is_offsets else 'lengths'} of output {name!r}"
     if isinstance(value, (list, tuple, range)):
-        value = np.asarray(value, None if len(value) else np.int64)
+        try:
+            value = np.asarray(value, None if len(value) else np.int64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(f"{what} are no numbers", why=str(error), hint="give an array of integers") from error
     leaf = array_of(name, value)
     if tuple(leaf.value.shape) != (count,):
         raise UsageError(
