@@ -265,8 +265,16 @@ from interlock.errors import BoundError
 
 _drain._STOP_BOUND_S = _writer._EXIT_BOUND_S = 0.3
 kind, folder, closes = sys.argv[1], sys.argv[2], sys.argv[3] == "close"
-sink = f"npy:{folder}/out"
-if kind == "function":
+sink = f"{'zarr' if kind == 'zarr' else 'npy'}:{folder}/out"
+if kind == "zarr":  # whose threads write
+    from zarr.storage import _local
+    put = _local._put
+    def hang(path, *given, **more):
+        if "/c/" in str(path):
+            threading.Event().wait()
+        put(path, *given, **more)
+    _local._put = hang
+elif kind == "function":
     sink = lambda ids, arrays: threading.Event().wait()
 elif kind == "fifo":  # a write that the system itself holds up
     os.mkfifo(f"{folder}/fifo")
@@ -286,7 +294,7 @@ print(ticket.committed)
 """
 
 
-@pytest.mark.parametrize("kind", ["function", "fifo", "sync"])
+@pytest.mark.parametrize("kind", ["function", "fifo", "sync", "zarr"])
 @pytest.mark.parametrize("end", ["close", "leave"])
 def test_a_program_whose_writer_hangs_ends_and_frees_the_lock(tmp_path, kind, end):
     done = subprocess.run(
@@ -301,4 +309,4 @@ def test_a_program_whose_writer_hangs_ends_and_frees_the_lock(tmp_path, kind, en
     else:
         assert "1 rows that were put are not committed" in done.stderr
     if kind != "function":
-        assert finish(f"npy:{tmp_path}/out") == 12
+        assert finish(f"{'zarr' if kind == 'zarr' else 'npy'}:{tmp_path}/out") == 12

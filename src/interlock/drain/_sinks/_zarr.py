@@ -5,10 +5,11 @@ A ragged output is two arrays along axes of their own: `NAME.values` and `NAME.o
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, final
@@ -27,7 +28,7 @@ from interlock.drain._times import count_as_writing
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from interlock._core._rows import Rows
@@ -247,9 +248,31 @@ class _Writes:
             count_as_writing(self._seconds - before_s)
 
 
+async def _apart(action: Callable[[], None]) -> None:
+    """Await something that blocks, on a thread of its own: those of zarr's pool are waited for at exit, if it hangs."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: BaseException | None) -> None:
+        if not ended.done():  # nobody waits any more
+            ended.set_result(None) if error is None else ended.set_exception(error)
+
+    def run() -> None:
+        failure = None
+        try:
+            action()
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed: the interpreter ends
+            loop.call_soon_threadsafe(tell, failure)
+
+    threading.Thread(target=run, name="interlock-drain zarr", daemon=True).start()
+    await ended
+
+
 @final
 class _Folder(LocalStore):
-    """A folder whose writes are timed."""
+    """A folder whose writes are timed, and hold up no exit."""
 
     def __init__(self, root: Path, writes: _Writes, *, read_only: bool = False) -> None:
         super().__init__(root, read_only=read_only)
@@ -262,7 +285,10 @@ class _Folder(LocalStore):
     async def set(self, key: str, value: Any) -> None:
         """As in zarr."""
         with self._writes.one():
-            await super().set(key, value)
+            if hasattr(LocalStore, "set_sync"):  # not in all versions
+                await _apart(partial(super().set_sync, key, value))
+            else:
+                await super().set(key, value)
 
     def set_sync(self, key: str, value: Any) -> None:
         """As in zarr, which calls it in place of `set` in some versions."""
