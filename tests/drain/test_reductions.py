@@ -212,6 +212,7 @@ def test_memory_that_no_framework_holds_is_refused():
         (lambda: Quantize("int4"), "names no type of codes; use int8 or uint8"),
         (Crop, r"Crop\(\) keeps all"),
         (lambda: Crop(slice(0, 9, 2)), "is no slice of integers without a step"),
+        (lambda: Crop(slice(*(True, 2))), "is no slice of integers without a step"),
         (lambda: Crop(slice(0, 1.5)), "is no slice of integers without a step"),
         (lambda: Crop(3), "3 in Crop is no slice"),  # type: ignore[arg-type]
         (lambda: Drain("null:", outputs={"x": []}), r"outputs\['x'\] is \[\]"),
@@ -235,6 +236,12 @@ def test_a_crop_keeps_what_slicing_a_row_keeps(make):
     )
     np.testing.assert_array_equal(columns["f"], FIELD[:, 1:, 1:-1])
     np.testing.assert_array_equal(columns["g"], FIELD[:, -2:3])
+
+
+def test_bounds_of_a_crop_may_be_integers_of_numpy(make):
+    margin = np.int64(1)
+    columns = drained({"f": Crop(slice(margin, -margin))}, {"f": make(FIELD)})
+    np.testing.assert_array_equal(columns["f"], FIELD[:, 1:-1])
 
 
 def test_a_list_is_done_in_its_order(make):

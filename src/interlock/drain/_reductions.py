@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
@@ -145,9 +146,7 @@ class Crop:
             raise UsageError("Crop() keeps all", hint="give a slice for each axis, as Crop(slice(10, -10))")
         for one in axes:
             bounds = [getattr(one, name, 0.0) for name in ("start", "stop")]  # of what is no slice: no integers
-            if getattr(one, "step", None) not in {None, 1} or not all(
-                type(bound) in {int, type(None)} for bound in bounds
-            ):
+            if getattr(one, "step", None) not in {None, 1} or not all(map(_is_bound, bounds)):
                 raise UsageError(f"{one!r} in Crop is no slice of integers without a step", hint="use slice(10, -10)")
 
     def apply(self, ops: Any, value: Any) -> dict[str, Any]:  # noqa: ARG002 - every framework's arrays are sliced so
@@ -168,6 +167,10 @@ Reduction: TypeAlias = Cast | TopK | Argmax | Quantize | Crop
 
 _SPLITS = (TopK, Quantize)
 """Of what these make, nothing can be reduced further."""
+
+
+def _is_bound(bound: object) -> bool:
+    return bound is None or (isinstance(bound, Integral) and not isinstance(bound, bool))
 
 
 def _last_axis(value: Any) -> int:

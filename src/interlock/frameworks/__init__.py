@@ -37,7 +37,7 @@ _TABLE = {
 
 
 def reductions_of(framework: Framework) -> Any:
-    """Return the module whose `cast`, `top_k` and `argmax` make arrays of `framework` smaller where they lie."""
+    """Return the module whose functions, as `cast` and `top_k`, make arrays of `framework` smaller where they lie."""
     return importlib.import_module(f"interlock.frameworks._{framework.name}_reduce")
 
 
