@@ -136,6 +136,15 @@ def test_whoever_dies_while_it_takes_over_is_followed_by_the_next(path, lease, b
     assert not is_taken(other)
 
 
+def test_nothing_is_kept_of_leases_that_were_refused_or_let_go(path):
+    before = len(_leases._OURS)
+    held = take(leases(path))
+    assert not is_taken(leases(path))
+    assert len(_leases._OURS) == before + 1
+    held.release()
+    assert len(_leases._OURS) == before
+
+
 def test_a_lease_is_taken_over_from_whatever_name_it_says(path, lease):
     """The name of its holder does not lead anywhere."""
     leave_expired(lease, "../../escaped")

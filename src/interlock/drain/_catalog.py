@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, final
 
 from interlock._core._protocols import ListedShard
-from interlock.drain._folder import Folder
 from interlock.drain._layout import parse_name
-from interlock.errors import SinkConflictError, UsageError
+from interlock.errors import SinkConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,13 +34,10 @@ class Catalog:
     Args:
         text: The sink, for messages.
         sink: The format.
-        storage: The folder, as any rank sees it.
+        storage: The folder, as any rank sees it; on this machine, if there is one: see `opened_storage`.
 
     Attributes:
         is_kept: Whether there is one.
-
-    Raises:
-        UsageError: There is one, and the folder is not on this machine.
     """
 
     def __init__(self, text: str, sink: Sink, storage: Storage) -> None:
@@ -50,8 +46,6 @@ class Catalog:
         self._storage = storage
         self._root = Path(storage.place)
         self.is_kept = hasattr(sink, "publish")
-        if self.is_kept and not isinstance(storage, Folder):
-            raise UsageError(f"cannot use {text}", why=f"{sink.scheme}: needs a folder of this machine")
 
     def add(self, shard: HeldShard) -> None:
         """List a shard that is in place and synced."""

@@ -161,6 +161,7 @@ class Leases:
             if was_held:
                 break
             if time.monotonic() >= until_s:
+                self._forget()
                 raise _conflict(text, f"{self._client.url}/{name}", self._holder(name) or holder)
             threading.Event().wait(pause_s)
             pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
@@ -244,7 +245,10 @@ class Leases:
         with suppress(OSError):  # it expires
             if self._is_mine(name):
                 self._client.remove([name])
-        if not self._held:  # not before: others would take over what is about to be removed
+        self._forget()  # not before: others would take over what is about to be removed
+
+    def _forget(self) -> None:
+        if not self._held:
             _OURS.discard(self.token)
 
     def _keep(self, name: str) -> None:
