@@ -362,6 +362,20 @@ def test_a_name_that_the_sink_cannot_store_is_refused_and_the_drain_goes_on(tmp_
     assert read_status(sink).rows_committed == 1
 
 
+def test_rows_whose_put_was_interrupted_before_a_writer_had_them_may_come_again(sink, rows, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with Drain(sink) as drain:
+        drain.put([1], np.ones(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(drain._link.jobs, "post", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                drain.put([2, 3], np.ones(2))
+        drain.put([2, 3, 3, 1], np.ones(4))
+    assert rows(sink) == {1: 1.0, 2: 1.0, 3: 1.0}
+
+
 # ---------------------------------------------------------------- calls from within a call
 
 

@@ -493,7 +493,8 @@ class Drain:
             columns = {name: chosen(column, same) for name, column in held.items()}
             self._stored.refuse_other_bytes(ids[same], rows[same], columns)
         self._rows_duplicate += len(same)
-        again = known & ~stored  # came before as failed rows, and so may come again
+        again = known & ~stored  # failed, or lost to an interrupt: a flush leaves nothing on its way
+        self._seen.discard_many(ids[again])
         return landings + (self._put_rows(ids[again], rows[again], leaves_of_rows(held, again)) if again.any() else [])
 
     def _flush(self) -> None:
