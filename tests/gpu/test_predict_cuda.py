@@ -6,6 +6,7 @@ Twins of those about failures: tests/cli/test_retries.py.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -115,6 +116,8 @@ def test_a_batch_for_which_the_device_has_no_memory_is_halved_until_it_has(tmp_p
 @pytest.mark.usefixtures("cuda")
 def test_a_context_that_is_lost_ends_the_run_at_its_first_batch(tmp_path):
     done, sizes = predict_failing(tmp_path, ASSERTS_ON_THE_DEVICE)
-    assert done.returncode == 3, done.stderr
+    # PyTorch itself may abort a process whose context is lost, in a destructor when the interpreter ends.
+    assert done.returncode in {3, -signal.SIGABRT}, done.stderr
+    assert "failed on the rows with ids 0, 1" in done.stderr
     assert "ssert" in done.stderr, "what CUDA says, or what torch does"
     assert sizes == [8]
