@@ -95,6 +95,27 @@ def test_after_an_fsync_that_failed_nothing_is_believed_and_none_is_tried_again(
     assert len(rows(sink)) == 12
 
 
+def test_a_shard_without_a_line_that_cannot_be_synced_is_set_aside_and_its_rows_made_again(
+    sink, folder, rows, failing_fsync
+):
+    drain = Drain(sink)
+    put(drain, 0)
+    drain.flush()
+    failing_fsync("manifest.jsonl")
+    put(drain, 4)
+    with pytest.raises(SinkError):
+        drain.close()
+    assert len(rows(sink)) == 8
+    failing_fsync("/out/part-").clear()
+    with pytest.warns(RuntimeWarning, match="it cannot be synced: .*Input/output error"):
+        drain = Drain(sink)
+    drain.close()
+    assert len(rows(sink)) == 4
+    assert len(list((folder / "_interlock/quarantine").iterdir())) == 1
+    assert finish(sink) == 8
+    assert rows(sink) == {one: one * 1.5 for one in range(12)}
+
+
 def test_a_line_of_which_a_part_was_written_is_taken_back(sink, folder, monkeypatch, rows):
     """A quota, say, ends a write in its middle."""
     drain = Drain(sink)

@@ -30,7 +30,7 @@ from interlock.errors import SinkConflictError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from interlock._core._protocols import Sink
+    from interlock._core._protocols import ShardContent, Sink
     from interlock.drain._ids import IdArray
     from interlock.drain._run import RunRecord
     from interlock.drain._storage import Storage
@@ -197,23 +197,33 @@ class Holdings:
         try:
             path = storage.fetch(name)
             content = self._sink.read_shard(path)
-            storage.sync_shard(name)
-            storage.sync_names()
-            ids = content.ids
-            if content.run != run.run:
-                return "another run wrote it"
-            if not ids.size or not bool(first_of_each(ids).all()):
-                return "it has no rows, or one of them twice"
-            if self.shards and kind_of(ids) != run.ids:
-                return "its ids are of another kind"
-            if bool(np.any(self.committed.contains_many(ids))) and self._has_rows(rank, ids):
-                return "rows of it are in other shards"
-            record = ShardRecord(name, len(ids), size_of(path), digest_of(path), encode_ids(ids))
+            doubt = self._doubt(content, rank, run)
+            if doubt:
+                return doubt
+            record = ShardRecord(name, len(content.ids), size_of(path), digest_of(path), encode_ids(content.ids))
         except (UsageError, OSError) as error:
             return f"it cannot be read: {error}"
-        self.catalog.add(HeldShard.of(rank, record, ids))
+        try:
+            storage.sync_shard(name)
+            storage.sync_names()
+        except OSError as error:  # so nobody knows what of it is there to stay: its rows are made again
+            return f"it cannot be synced: {error}"
+        self.catalog.add(HeldShard.of(rank, record, content.ids))
         append_line(storage, record.line())
-        self.add(rank, record, ids)
+        self.add(rank, record, content.ids)
+        return ""
+
+    def _doubt(self, content: ShardContent, rank: int, run: RunRecord) -> str:
+        """Return why a shard that can be read is not one of ours; empty if it is."""
+        ids = content.ids
+        if content.run != run.run:
+            return "another run wrote it"
+        if not ids.size or not bool(first_of_each(ids).all()):
+            return "it has no rows, or one of them twice"
+        if self.shards and kind_of(ids) != run.ids:
+            return "its ids are of another kind"
+        if bool(np.any(self.committed.contains_many(ids))) and self._has_rows(rank, ids):
+            return "rows of it are in other shards"
         return ""
 
     def _has_rows(self, rank: int, ids: IdArray) -> bool:
