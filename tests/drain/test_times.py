@@ -11,7 +11,8 @@ import pytest
 
 from interlock import Drain
 from interlock.drain import _intake, _publish, _times
-from interlock.drain._times import WRITER_PHASES, Stopwatch, TimedFile, count_here
+from interlock.drain._shardfile import ShardFile
+from interlock.drain._times import WRITER_PHASES, Stopwatch, count_here
 
 
 class Clock:
@@ -109,7 +110,7 @@ def test_writing_counts_as_such_on_the_thread_that_said_so_and_on_no_other(clock
     def work():
         count_here(watch)
         watch.begin("idle")
-        with watch.on("encode"), TimedFile(tmp_path / "mine", "xb") as file:
+        with watch.on("encode"), ShardFile(tmp_path / "mine") as file:
             assert file.write(np.arange(3, dtype=np.int32)) == 12
             with _times.writing():
                 clock.pass_(2)
@@ -119,7 +120,7 @@ def test_writing_counts_as_such_on_the_thread_that_said_so_and_on_no_other(clock
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    with TimedFile(tmp_path / "other", "xb") as file, _times.writing():
+    with ShardFile(tmp_path / "other") as file, _times.writing():
         clock.pass_(7)
         file.write(b"x")
     assert spent(watch) == {"encode": 1, "write": 2}
@@ -129,7 +130,7 @@ def test_writing_counts_as_such_on_the_thread_that_said_so_and_on_no_other(clock
 def test_a_file_that_takes_only_some_of_what_it_is_given_is_an_error(tmp_path):
     """The system then returns how much it took; pyarrow does not look at that."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with TimedFile(tmp_path / "file", "xb") as file:
+    with ShardFile(tmp_path / "file") as file:
         resource.setrlimit(resource.RLIMIT_FSIZE, (5, before[1]))
         try:
             with pytest.raises(OSError, match="large"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from interlock.drain._catalog import Catalog
-from interlock.drain._digests import digest_of
+from interlock.drain._digests import check_known, has_digest
 from interlock.drain._failures import Failure, all_failures
 from interlock.drain._idcodes import decode_ids, parse_code
 from interlock.drain._ids import first_of_each
@@ -233,7 +233,7 @@ def verify_sink(sink: str) -> VerifyReport:
     does.
 
     Raises:
-        UsageError: There is no such sink, or its manifest is damaged.
+        UsageError: There is no such sink, its manifest is damaged, or its digests need a library that is not there.
         SinkError: It cannot be read.
     """
     with storage_errors(sink, "read"):
@@ -246,6 +246,7 @@ def verify_sink(sink: str) -> VerifyReport:
         known = set()
         for home, record in manifests.records():
             known.add(record.shard)
+            check_known(record.digest)
             check.shard(home, record)
         catalog = Catalog(sink, format_, storage)
         kept = manifests.gone if catalog.is_kept else set()
@@ -291,7 +292,7 @@ class _Verification:
                 self._problem(record, f"it has {found:,} bytes, the manifest says {record.size_bytes:,}")
                 return
             path = self._storage.fetch(record.shard)
-            if digest_of(path) != record.sha256:
+            if not has_digest(path, record.digest):
                 self._problem(record, "its bytes do not match their hash")
                 return  # what does not match its hash is not parsed
             content = self._sink.read_shard(path)

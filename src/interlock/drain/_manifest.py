@@ -34,7 +34,7 @@ class ShardRecord:
         shard: Its name.
         rows: Number of rows.
         size_bytes: Bytes of its files.
-        sha256: As `interlock.drain._digests.Digest` says.
+        digest: Of its bytes, as `interlock.drain._digests` says.
         ids: Code of its ids, as `interlock.drain._idcodes` says.
         replaces: Shards that count no more.
     """
@@ -42,13 +42,13 @@ class ShardRecord:
     shard: str
     rows: int
     size_bytes: int
-    sha256: str
+    digest: str
     ids: str
     replaces: tuple[str, ...] = ()
 
     def line(self) -> bytes:
         """Return the line of the manifest."""
-        value = {"shard": self.shard, "rows": self.rows, "bytes": self.size_bytes, "sha256": self.sha256}
+        value = {"shard": self.shard, "rows": self.rows, "bytes": self.size_bytes, "digest": self.digest}
         more = {"replaces": list(self.replaces)} if self.replaces else {}
         return seal({**value, "ids": self.ids, **more})
 
@@ -62,7 +62,9 @@ class ShardRecord:
         try:
             rows, size_bytes = int(value["rows"]), int(value["bytes"])
             names = tuple(str(name) for name in value.get("replaces", ()))
-            record = cls(str(value["shard"]), rows, size_bytes, str(value["sha256"]), str(value["ids"]), names)
+            old = f"sha256:{value['sha256']}" if "sha256" in value else ""  # from before there was another kind
+            digest = old or str(value["digest"])
+            record = cls(str(value["shard"]), rows, size_bytes, digest, str(value["ids"]), names)
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"it is no record: {error}") from error
         if not 0 < rows <= most_rows(size_bytes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, final
 
-from interlock.drain._digests import digest_of
+from interlock.drain._digests import has_digest
 from interlock.drain._files import unseal
 from interlock.drain._layout import parse_name
 from interlock.drain._manifest import Manifests, ShardRecord
@@ -89,7 +89,7 @@ class _Survey:
             if found != record.size_bytes:
                 return f"it has {found:,} bytes of {record.size_bytes:,}"
             path = self._storage.fetch(record.shard, hidden=is_hidden)
-            return "" if digest_of(path) == record.sha256 else "its bytes do not match their hash"
+            return "" if has_digest(path, record.digest) else "its bytes do not match their hash"
         except OSError as error:
             return f"it cannot be read: {error.strerror or error}"
 

@@ -1,7 +1,8 @@
 """How a shard becomes visible and then committed, as named steps; a crash between any two loses nothing committed.
 
-A shard that is full is *sealed*: closed, and from then on synced and hashed on threads of its own, while the next one
-is written. It is committed before the next is closed: so there is one at most, which holds ids and no rows.
+A shard that is full is *sealed*: closed, and from then on synced, on a thread of its own, while the next one is
+written. So is what was not hashed while it was written. It is committed before the next is closed: so there is one at
+most, which holds ids and no rows.
 
 Each lane of a drain has a publisher, so several shards are written, closed, synced and hashed at once. One at a time
 are they begun (the schema is stored before the first shard can be seen, and no two have one number) and recorded (a
@@ -36,6 +37,7 @@ from interlock.drain._files import remove, size_of
 from interlock.drain._idcodes import encode_ids
 from interlock.drain._manifest import ShardRecord
 from interlock.drain._schema import Column
+from interlock.drain._shardfile import hash_here
 from interlock.drain._spans import span
 from interlock.drain._times import WRITER_PHASES, Stopwatch
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from interlock._core._protocols import ShardWriter
     from interlock._core._rows import Rows
+    from interlock.drain._digests import Running
     from interlock.drain._ids import IdArray
     from interlock.drain._store import Store
     from interlock.drain._times import WriterPhase
@@ -77,6 +80,7 @@ class _OpenShard:
     temporary: Path
     writer: ShardWriter
     begun_s: float
+    hashed: dict[Path, Running]
     payload_bytes: int = 0
     ids: list[IdArray] = field(default_factory=list)
 
@@ -194,9 +198,10 @@ class Publisher:
             name = store.storage.layout.shard_name(store.run.run, store.next_number)
             store.next_number += 1
         temporary = store.storage.temporary(name)
+        hashed = hash_here()
         writers: list[ShardWriter] = []
         run_step("open", lambda: writers.append(store.sink.open_shard(temporary, run=store.run.run)))
-        return _OpenShard(name, temporary, writers[0], time.monotonic())
+        return _OpenShard(name, temporary, writers[0], time.monotonic(), hashed)
 
 
 @final
@@ -207,7 +212,7 @@ class _Publication:
         self._store = store
         self._name = shard.name
         self._ids = np.concatenate(shard.ids)
-        self._digest = Digest(shard.temporary)
+        self._digest = Digest(shard.temporary, known=shard.hashed)
         self._syncing = threading.Thread(target=self._sync_files, name="interlock-drain sync", daemon=True)
         self._sync_error: Exception | None = None
         self.temporary = shard.temporary

@@ -6,11 +6,10 @@ up to the whole, and what nobody thought of shows as time in the phase around it
 
 from __future__ import annotations
 
-import io
 import threading
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar, final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,21 +127,3 @@ def count_as_writing(seconds: float) -> None:
     """Count the last seconds of the calling thread as writing: others wrote for it, and it waited for them."""
     if _here.watch is not None:
         _here.watch.move("write", seconds)
-
-
-@final
-class TimedFile(io.FileIO):
-    """A file without a buffer that writes all that it is given, and counts the time of that as writing."""
-
-    def write(self, content: Any, /) -> int:
-        """Write everything, in as many calls of the system as that takes.
-
-        Raises:
-            OSError: The storage refused; some of it may be written.
-        """
-        left = memoryview(content).cast("B")
-        size_bytes = len(left)
-        with writing():
-            while left:
-                left = left[super().write(left) :]
-        return size_bytes

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from interlock._core._protocols import ShardContent
 from interlock.drain._schema import ID_COLUMN
+from interlock.drain._shardfile import ShardFile
 from interlock.drain._sinks._flat import Flattened, read_columns
-from interlock.drain._times import TimedFile, writing
+from interlock.drain._times import writing
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class _NpyShard:
             if name not in self._columns:
                 _check_name(f"{name}.npy")
                 dtype = column.dtype.newbyteorder("=")
-                file = TimedFile(self._path / f"{name}.npy", "xb")
+                file = ShardFile(self._path / f"{name}.npy")
                 self._columns[name] = _Column(io.BufferedWriter(file, 1 << 20), dtype, column.shape[1:])
             self._columns[name].append(column)
         self._ids.append(np.array(ids))

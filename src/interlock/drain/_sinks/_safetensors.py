@@ -21,8 +21,9 @@ import numpy.typing as npt
 
 from interlock._core._protocols import ShardContent
 from interlock.drain._schema import ID_COLUMN, NARROW
+from interlock.drain._shardfile import ShardFile
 from interlock.drain._sinks._flat import Flattened, read_columns
-from interlock.drain._times import TimedFile, writing
+from interlock.drain._times import writing
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class _Spool:
             while content:
                 content = content[self._file.write(content) :]
 
-    def move_to(self, target: TimedFile) -> None:
+    def move_to(self, target: ShardFile) -> None:
         """Append all rows to a file, in the system where it can, and let go of the spool."""
         done = 0
         with suppress(AttributeError, OSError):  # another storage, or a system that cannot: then it is copied here
@@ -247,7 +248,7 @@ class _SafetensorsShard:
     def __init__(self, path: Path, run: str) -> None:
         self._run = run
         self._folder = path.parent
-        self._file = TimedFile(path, "xb")
+        self._file = ShardFile(path)
         self._ids: list[npt.NDArray[Any]] = []
         self._spools: dict[str, _Spool] = {}
         self._flattened = Flattened()

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from interlock._core._rows import RaggedRows
 from interlock.drain._schema import ID_COLUMN
-from interlock.drain._times import TimedFile
+from interlock.drain._shardfile import ShardFile
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class TableShard:
         give_up: Callable[[Any], object] | None = None,
     ) -> None:
         self._run = run
-        self._file = pa.PythonFile(TimedFile(path, "xb"), "w")
+        self._file = pa.PythonFile(ShardFile(path), "w")
         self._start = start
         self._give_up = give_up
         self._writer: Any = None

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from interlock._core._protocols import ShardContent
 from interlock._core._rows import RaggedRows
 from interlock.drain._ragged import ragged_of
-from interlock.drain._times import TimedFile
+from interlock.drain._shardfile import ShardFile
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class _TarShard:
 
     def __init__(self, path: Path, run: str) -> None:
         self._run = run
-        self._file = io.BufferedWriter(TimedFile(path, "xb"), _BUFFER_BYTES)
+        self._file = io.BufferedWriter(ShardFile(path), _BUFFER_BYTES)
         self._kind = ""
         self._rows = 0
         self._ragged: list[str] = []
