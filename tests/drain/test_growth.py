@@ -82,5 +82,13 @@ def test_few_jobs_say_nothing():
 
 def test_a_moment_says_nothing():
     growth = Growth(4)
-    assert [growth.observe(at / 1000, at / 1000, at << 20, at) for at in range(500)] == [1] * 500
-    assert growth.observe(0.5, 0.5, 500 << 20, 500) == 2
+    assert [growth.observe(at / 1000, at / 1000, at << 20, at) for at in range(100)] == [1] * 100
+    assert growth.observe(0.1, 0.1, 100 << 20, 100) == 2
+    assert [growth.observe(at / 1000, at / 1000, at << 21, at) for at in range(101, 600)] == [2] * 499
+    assert growth.observe(0.6, 0.6, 600 << 21, 600) == 3
+
+
+def test_a_second_writer_comes_sooner_than_a_third_but_not_for_a_few_jobs():
+    growth = Growth(4)
+    assert [growth.observe(at / 50, at / 50, at << 20, at) for at in range(16)] == [1] * 16
+    assert growth.observe(0.32, 0.32, 16 << 20, 16) == 2

@@ -56,6 +56,44 @@ def test_lists_of_lists_become_arrays_of_two_axes(tmp_path):
     assert np.array_equal(np.stack([source[index] for index in range(4)]), values)
 
 
+def _tensors(values, **options):
+    flat = pa.array(values.reshape(-1))
+    kind = pa.fixed_shape_tensor(flat.type, values.shape[1:], **options)
+    lists = pa.FixedSizeListArray.from_arrays(flat, values[0].size).cast(kind.storage_type)
+    return pa.ExtensionArray.from_storage(kind, lists)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("dtype", ["bool", "float16", "int64"])
+def test_tensors_become_arrays_of_their_shape(tmp_path, dtype, kind):
+    values = (np.arange(120) % 5).astype(dtype).reshape(5, 2, 3, 4)
+    table = pa.table({"x": _tensors(values), "turned": _tensors(values, permutation=[2, 0, 1])})
+    if kind == "parquet":
+        _write(tmp_path / "a.parquet", table, row_group_size=2)
+    else:
+        with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+            writer.write_table(table, 2)
+    source = open_source(tmp_path / f"a.{kind}")
+    assert np.array_equal(np.stack([source[index]["x"] for index in range(5)]), values)
+    turned = values.transpose(0, 3, 1, 2)
+    assert np.array_equal(np.stack([source[index]["turned"] for index in range(5)]), turned)
+    with Feed(source, batch_size=5) as feed:
+        (batch,) = feed
+    assert np.array_equal(batch["x"], values)
+    assert np.array_equal(batch["turned"], turned)
+
+
+def test_a_tensor_that_is_null_fails_at_its_own_row(tmp_path):
+    kind = pa.fixed_shape_tensor(pa.int32(), (1, 2))
+    lists = pa.array([[1, 2], None, [3, None]], kind.storage_type)
+    _write(tmp_path / "a.parquet", {"x": pa.ExtensionArray.from_storage(kind, lists)})
+    source = open_source(tmp_path / "a.parquet")
+    assert source[0].tolist() == [[1, 2]]
+    for row in (1, 2):
+        with pytest.raises(SampleError, match="null"):
+            source[row]
+
+
 @pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_feed_of_a_parquet_folder_gives_the_rows_of_its_files_in_order(tmp_path, workers, shuffle):

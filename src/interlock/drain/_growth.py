@@ -9,6 +9,10 @@ _WINDOW_S = 0.5
 _JOBS_PER_LANE = 4
 """Shorter windows say nothing of a rate."""
 
+_FIRST_S = 0.1
+_FIRST_JOBS = 16
+"""But when one lane is behind for so long, a second is tried: a short run would be over before more is known."""
+
 _WAITED = 0.5
 """Part of a window in which lanes were behind: below it they are not the limit."""
 
@@ -59,7 +63,9 @@ class Growth:
             self._start = now
             return self.lanes
         seconds = now.now_s - start.now_s
-        if seconds < _WINDOW_S or now.jobs - start.jobs < _JOBS_PER_LANE * self.lanes:
+        jobs = now.jobs - start.jobs
+        is_first = self.lanes == 1 and seconds >= _FIRST_S and jobs >= _FIRST_JOBS
+        if not is_first and (seconds < _WINDOW_S or jobs < _JOBS_PER_LANE * self.lanes):
             return self.lanes
         self._start = now
         if now.waited_s - start.waited_s < _WAITED * seconds:  # so the rate is that of the producer

@@ -20,6 +20,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _HINT = "ids are int or str, one per row"
 _BLOCK_CHARACTERS = 1 << 16
+_MIN, _MAX = -(2**63), 2**63 - 1
 _SURROGATES = 0xD800
 _SURROGATE_MASK = 0xFFFFF800
 
@@ -37,6 +38,8 @@ def as_ids(ids: Any) -> IdArray:
     """
     if isinstance(ids, (str, bytes)) or not (hasattr(ids, "__len__") or hasattr(ids, "__array__")):
         raise UsageError(f"ids are one {type(ids).__name__}", why=_HINT, hint="pass a list or an array of them")
+    if isinstance(ids, range) and ids and min(ids[0], ids[-1]) >= _MIN and max(ids[0], ids[-1]) <= _MAX:
+        return np.arange(ids.start, ids.stop, ids.step, dtype=np.int64)  # NumPy would take it number by number
     if isinstance(ids, (list, tuple)):
         _check_elements(ids)
     try:

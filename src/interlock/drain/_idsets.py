@@ -108,6 +108,22 @@ class _Pages:
         found: Mask = (self._bits.reshape(-1)[where] & bits) != 0
         return found
 
+    def add_run(self, shift: int, first: int, last: int) -> int | None:
+        """Add the ids `first` to `last`, which have pages of one shift and lie on more than one byte.
+
+        Returns:
+            How many there are; None, and nothing was added, if some of them were there.
+        """
+        flat = self._bits.reshape(-1)
+        start, stop = (first >> 3) + shift, (last >> 3) + shift
+        low, high = 0xFF << (first & 7) & 0xFF, 0xFF >> (7 - (last & 7))
+        if flat[start] & low or flat[stop] & high or flat[start + 1 : stop].any():
+            return None
+        flat[start] |= low
+        flat[start + 1 : stop] = 0xFF
+        flat[stop] |= high
+        return last - first + 1
+
     def add(self, shifts: npt.NDArray[np.int64] | int, ids: IdArray) -> int:
         """Add `ids`, each once and with a page; return how many were new."""
         where, bits = _bit_of(shifts, ids)
@@ -269,9 +285,12 @@ class IdSet:
 
     def _add_rising(self, ids: IdArray) -> int:
         before = self._count
-        shift = self._pages.shift(int(ids[0]) >> _PAGE_BITS, int(ids[-1]) >> _PAGE_BITS)
+        first, last = int(ids[0]), int(ids[-1])
+        shift = self._pages.shift(first >> _PAGE_BITS, last >> _PAGE_BITS)
         if shift is not None:
-            self._count += self._pages.add(shift, ids)
+            is_run = last - first == len(ids) - 1 and first >> 3 != last >> 3
+            added = self._pages.add_run(shift, first, last) if is_run else None
+            self._count += self._pages.add(shift, ids) if added is None else added
             return self._count - before
         keys, counts = _pages_of(ids)
         self._make_crowded(keys, counts)

@@ -156,14 +156,15 @@ class Intake:
         for start, stop in chunks_of(leaves, len(ids), self.budget_bytes, lanes):
             size_bytes = chunk_bytes(leaves, start, stop)
             is_large = size_bytes > self.budget_bytes
-            self._wait_for_room(partial(self._has_room, 0 if is_large else size_bytes, alone=is_large))
+            if is_large or not self._has_room(size_bytes, alone=False):
+                self._wait_for_room(partial(self._has_room, 0 if is_large else size_bytes, alone=is_large))
             with span("put", self._link.subject, self._number, size_bytes), about(self._link.subject, self._number):
                 if is_large:
                     borrowed = [leaf.found(borrow=True) for leaf in leaves]
                     landings.append(self._take_large(ids[start:stop], borrowed, start, stop))
                     continue
                 leaves = [leaf.found(borrow=self._borrow) for leaf in leaves]  # now, so that few snapshots wait
-                landings.append(self._take_chunk(ids[start:stop], leaves, start, stop))
+                landings.append(self._take_chunk(ids[start:stop], leaves, start, stop, size_bytes))
         return landings
 
     def _has_room(self, size_bytes: int, *, alone: bool) -> bool:
@@ -175,7 +176,7 @@ class Intake:
     def _taken(leaves: list[AnyLeaf], start: int, stop: int, *, borrow: bool) -> dict[Key, Taken]:
         return {part.key: part.take(borrow=borrow) for leaf in leaves for part in leaf.parts(start, stop)}
 
-    def _take_chunk(self, ids: IdArray, leaves: list[AnyLeaf], start: int, stop: int) -> Landing:
+    def _take_chunk(self, ids: IdArray, leaves: list[AnyLeaf], start: int, stop: int, size_bytes: int) -> Landing:
         taken = self._taken(leaves, start, stop, borrow=self._borrow)
         schema = self._check(leaves, taken)
         readers: dict[Key, Reader] = {key: empty_of(one) for key, one in taken.items() if not _bytes_of(one)}
@@ -185,9 +186,12 @@ class Intake:
         held_bytes = sum(map(_bytes_of, stable.values()))
         self._stable_bytes += held_bytes
         claims: list[Claim] = []
+        filled: dict[Key, Reader] = {}
+        fence = Fence.EMPTY
         try:
-            claims += self._claim(needs)
-            filled, fence = self._fill(claims, needs)
+            if needs:
+                claims += self._claim(needs)
+                filled, fence = self._fill(claims, needs)
             sums = sums_at_put(leaves, start, stop, self._timeout_s) if self._verify else {}
         except BaseException:
             self._stable_bytes -= held_bytes
@@ -198,8 +202,7 @@ class Intake:
             readers[key] = export.read
             fence = fence.join(export.ready)
         columns = _columns(schema, leaves, {key: readers[key] for key in taken}, start, stop)
-        size_bytes = ids.nbytes + chunk_bytes(leaves, start, stop)
-        return self._hand_over(ids, columns, claims, fence, held_bytes, sums, size_bytes)
+        return self._hand_over(ids, columns, claims, fence, held_bytes, sums, ids.nbytes + size_bytes)
 
     def _take_large(self, ids: IdArray, leaves: list[AnyLeaf], start: int, stop: int) -> Landing:
         """Take a row that no slot can hold: it travels alone, in slabs, into host memory of its own.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
@@ -18,7 +17,7 @@ from interlock.errors import DeviceError, UsageError
 from interlock.frameworks import device_array_of, framework_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -83,10 +82,12 @@ class Leaf:
         if self.framework is None:
             return self
         take: Callable[..., DeviceArray | Pieces | None] | None = getattr(self.framework, "device_arrays", None)
-        with self._named():
+        try:
             value: DeviceArray | Pieces | None = device_array_of(self.value)
             if value is None and take is not None:
                 value = take(self.value, borrow=borrow, open_device=open_device)
+        except (UsageError, DeviceError) as error:
+            raise self._named(error) from error
         if value is None:
             return self
         return Leaf(self.name, value, None, self.rows, self.row_bytes, (self.framework, self.value))
@@ -101,8 +102,10 @@ class Leaf:
             return rows_of(self.value, start, stop)
         assert self.framework is not None  # noqa: S101 - by construction: one of the two
         value = self.value if start == 0 and stop == self.rows else self.value[start:stop]
-        with self._named():
+        try:
             return self.framework.export(value, borrow=borrow)
+        except (UsageError, DeviceError) as error:
+            raise self._named(error) from error
 
     def parts(self, start: int, stop: int) -> tuple[Part, ...]:
         """Return what is to be taken of rows `start` to `stop`: the one array."""
@@ -133,14 +136,10 @@ class Leaf:
         """Return a leaf whose rows are known on the host to end where they end: this one."""
         return self
 
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Put the leaf's name before what is wrong with its array."""
-        try:
-            yield
-        except (UsageError, DeviceError) as error:
-            kind = UsageError if isinstance(error, UsageError) else DeviceError
-            raise kind(f"output {self.name!r}: {error.what}", why=error.why, hint=error.hint) from error
+    def _named(self, error: UsageError | DeviceError) -> UsageError | DeviceError:
+        """Return what is wrong with its array, with the leaf's name before it."""
+        kind = UsageError if isinstance(error, UsageError) else DeviceError
+        return kind(f"output {self.name!r}: {error.what}", why=error.why, hint=error.hint)
 
 
 @final

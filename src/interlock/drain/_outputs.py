@@ -102,6 +102,8 @@ def leaves_of_rows(columns: Mapping[str, Rows], which: npt.NDArray[Any]) -> list
 
 def chunk_bytes(leaves: Sequence[AnyLeaf], start: int, stop: int) -> int:
     """Return the bytes that rows `start` to `stop` of all leaves take in slots."""
+    if len(leaves) == 1:
+        return leaves[0].size_bytes(start, stop)
     return sum(leaf.size_bytes(start, stop) for leaf in leaves)
 
 

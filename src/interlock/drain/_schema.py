@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from interlock.errors import UsageError
@@ -106,6 +107,12 @@ def holds_nan(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype.name in NARROW
 
 
+@lru_cache(64)
+def _stored_name(dtype: np.dtype[Any], limits: Limits) -> str | None:
+    """Return the name of an element type, which NumPy makes anew each time; None if a sink does not store it."""
+    return dtype.name if dtype.name in (NUMBERS | limits.dtypes) - limits.lacks else None
+
+
 def check_dtype(name: str, dtype: np.dtype[Any], limits: Limits) -> str:
     """Return NumPy's name of an element type that a sink stores.
 
@@ -113,8 +120,9 @@ def check_dtype(name: str, dtype: np.dtype[Any], limits: Limits) -> str:
         UsageError: `dtype` is none of bool, integers, unsigned integers, float16, float32, float64, nor one that the
             sink stores besides; or one of those that it lacks.
     """
-    if dtype.name in (NUMBERS | limits.dtypes) - limits.lacks:
-        return dtype.name
+    stored = _stored_name(dtype, limits)
+    if stored is not None:
+        return stored
     hints = {
         "c": IMAGINARY_HINT,
         "O": "stack the rows into one numeric array first",
@@ -142,6 +150,8 @@ def check_same(stored: Schema, given: Schema) -> None:
     Raises:
         UsageError: Names, a dtype or a row shape differ; the message names the first such output and both values.
     """
+    if stored == given:
+        return
     before = {column.name: column for column in stored}
     names = [column.name for column in given]
     if set(before) != set(names):

@@ -40,6 +40,7 @@ class ShardFile(io.FileIO):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "xb")
+        self._offset_bytes = 0
         self._running = Running() if _here.hashed is not None else None
         if _here.hashed is not None and self._running is not None:
             _here.hashed[path] = self._running
@@ -52,9 +53,14 @@ class ShardFile(io.FileIO):
         """
         whole = left = memoryview(content).cast("B")
         with writing():
-            offset_bytes = self.tell() if self._running is not None else 0
             while left:
                 left = left[super().write(left) :]
         if self._running is not None:
-            self._running.write(offset_bytes, whole)
+            self._running.write(self._offset_bytes, whole)
+        self._offset_bytes += len(whole)
         return len(whole)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """As a file does."""
+        self._offset_bytes = super().seek(offset, whence)
+        return self._offset_bytes

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from interlock._core._spans import Level, Span, host_track, report, traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 
-@contextmanager
-def span(name: str, subject: str, number: int, size_bytes: int = 0) -> Iterator[None]:
-    """Report what the block does as a span of the calling thread, if anybody listens.
+_SILENT = nullcontext()
+
+
+def span(name: str, subject: str, number: int, size_bytes: int = 0) -> AbstractContextManager[None]:
+    """Return a context manager: what is done inside is reported as a span of the calling thread, if anybody listens.
 
     Args:
         name: What it does.
@@ -22,9 +25,11 @@ def span(name: str, subject: str, number: int, size_bytes: int = 0) -> Iterator[
         number: Which put, from 0.
         size_bytes: Bytes moved.
     """
-    if not traced():
-        yield
-        return
+    return _reported(name, subject, number, size_bytes) if traced() else _SILENT
+
+
+@contextmanager
+def _reported(name: str, subject: str, number: int, size_bytes: int) -> Iterator[None]:
     start_ns = time.perf_counter_ns()
     try:
         yield

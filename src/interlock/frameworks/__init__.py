@@ -109,9 +109,18 @@ def _loaded() -> Iterator[Framework]:
     return (framework_named(name) for name in _TABLE if sys.modules.get(name) is not None)
 
 
+_owner_of: dict[type, Framework] = {}
+"""Of types that were met: whose an array is, its type says."""
+
+
 def framework_of(value: object) -> Framework | None:
     """Return the framework that `value` is an array of; never imports one that the program did not."""
-    return next((framework for framework in _loaded() if framework.owns(value)), None)
+    found = _owner_of.get(type(value))
+    if found is None:
+        found = next((framework for framework in _loaded() if framework.owns(value)), None)
+        if found is not None:
+            _owner_of[type(value)] = found
+    return found
 
 
 def framework_running(model: object) -> Framework | None:

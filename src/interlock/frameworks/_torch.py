@@ -126,8 +126,8 @@ class TorchFramework:
 
     def export(self, value: Any, *, borrow: bool) -> Export:
         """As in `Framework`."""
-        tensor: torch.Tensor = value.detach()
-        if tensor.device.type != "cpu":
+        tensor: torch.Tensor = value.detach() if value.requires_grad else value
+        if not tensor.is_cpu:
             raise UsageError(
                 f"a tensor on {tensor.device} cannot be drained",
                 why="tensors on the CPU, on CUDA and on simulated devices can be",

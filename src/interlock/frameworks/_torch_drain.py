@@ -42,7 +42,7 @@ def device_array(value: torch.Tensor, *, borrow: bool, open_device: Callable[[st
         UsageError: The tensor is no plain array, or a CUDA graph is being captured.
         DeviceError: The device has no memory for the snapshot.
     """
-    if value.device.type != "cuda":
+    if not value.is_cuda:
         return None
     dtype = _check(value)
     held = _held(value, borrow=borrow)
@@ -98,11 +98,13 @@ def host_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
         TypeError: NumPy has no such dtype.
         RuntimeError: It has no such form.
     """
-    plain = tensor.resolve_conj().resolve_neg()
-    if plain.dtype in _NARROW:
-        whole = plain.contiguous().view(torch.uint8 if plain.element_size() == 1 else torch.int16)
-        return whole.numpy().view(narrow_dtype(plain.dtype))
-    array: npt.NDArray[Any] = plain.numpy()
+    if tensor.dtype in _NARROW:
+        whole = tensor.resolve_neg().contiguous().view(torch.uint8 if tensor.element_size() == 1 else torch.int16)
+        return whole.numpy().view(narrow_dtype(tensor.dtype))
+    try:
+        array: npt.NDArray[Any] = tensor.numpy()
+    except RuntimeError:  # a view that is conjugated or negated when it is read, which is not asked for each time
+        array = tensor.resolve_conj().resolve_neg().numpy()
     return array
 
 

@@ -71,7 +71,7 @@ class DeltaSink:
 
     def open_shard(self, path: Path, *, run: str) -> TableShard:
         """As in `Sink`."""
-        return TableShard(path, run, _start, give_up)
+        return TableShard(path, run, _start, give_up, tensors=False)
 
     def read_shard(self, path: Path) -> ShardContent:
         """As in `Sink`: reads the footer and the ids."""

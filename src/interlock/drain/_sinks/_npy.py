@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _INDEX = "shard.json"
 _WRITE_BYTES = 8 << 20
+_BUFFER_BYTES = 128 << 10
+"""Larger writes go straight to the system: gathering them would cost a copy."""
 _DAMAGES = (KeyError, TypeError, ValueError, AttributeError, EOFError, OverflowError, RecursionError)
 _FORBIDDEN = frozenset('/\\:*?"<>|\0')
 
@@ -173,7 +175,7 @@ class _NpyShard:
                 _check_name(f"{name}.npy")
                 dtype = column.dtype.newbyteorder("=")
                 file = ShardFile(self._path / f"{name}.npy")
-                self._columns[name] = _Column(io.BufferedWriter(file, 1 << 20), dtype, column.shape[1:])
+                self._columns[name] = _Column(io.BufferedWriter(file, _BUFFER_BYTES), dtype, column.shape[1:])
             self._columns[name].append(column)
         self._ids.append(np.array(ids))
 

@@ -1,4 +1,4 @@
-"""Parquet files: a column `id` and one per output; vectors and higher ranks are fixed-size lists."""
+"""Parquet files: a column `id` and one per output; see `_tables`."""
 
 from __future__ import annotations
 
@@ -110,6 +110,7 @@ def _compressible(schema: pa.Schema) -> list[str]:
     paths = []
     for field in schema:
         path, kind = field.name, field.type
+        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
         while pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
             path, kind = f"{path}.list.element", kind.value_type
         if not pa.types.is_floating(kind):

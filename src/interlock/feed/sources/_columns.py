@@ -1,7 +1,8 @@
-"""Arrow columns of numbers, and of lists of numbers of one length or of any, as arrays."""
+"""Arrow columns of numbers, of tensors, and of lists of numbers of one length or of any, as arrays."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,9 +85,15 @@ def numpy_dtype(kind: Any) -> np.dtype[Any]:
 
 
 def _leaf_type(kind: Any) -> Any:
+    kind = kind.value_type if isinstance(kind, pa.FixedShapeTensorType) else kind
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         kind = kind.value_type
     return kind
+
+
+def _axes(kind: Any) -> list[int]:
+    """Return where each axis of a tensor type lies in what is stored."""
+    return list(kind.permutation or range(len(kind.shape)))
 
 
 def has_fixed_shape(kind: Any) -> bool:
@@ -103,6 +110,8 @@ def shape_of(kind: Any, first: Any) -> tuple[int, ...]:
         kind: Arrow type of the column.
         first: Array whose first element is a row that is there; not looked at where the type says it all.
     """
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return tuple(kind.shape[axis] for axis in _axes(kind))
     shape: list[int] = []
     while True:
         if pa.types.is_fixed_size_list(kind):
@@ -151,6 +160,11 @@ def decode(array: Any, column: Column) -> Decoded:
     """
     if column.ragged:
         return _decode_lists(array, column)
+    if isinstance(array.type, pa.FixedShapeTensorType):
+        found = decode(array.storage, Column(column.name, (math.prod(column.shape),), column.dtype))
+        assert not isinstance(found.values, Lists)  # noqa: S101 - as the column is not ragged
+        stored = found.values.reshape(len(array), *array.type.shape)
+        return Decoded(stored.transpose(0, *(axis + 1 for axis in _axes(array.type))), found.bad)
     if _is_plainly_whole(array):
         return Decoded(_dense(array, column), {})
     whole = _whole_rows(array, column.shape)
