@@ -49,6 +49,8 @@ def _listed(shard: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _column(column: pa.ChunkedArray) -> np.ndarray:
+    if isinstance(column.type, pa.FixedShapeTensorType):
+        return np.concatenate([chunk.to_numpy_ndarray() for chunk in column.chunks])
     is_ragged = pa.types.is_list(column.type)
     return lists(column.to_pylist()) if is_ragged else np.array(column.to_pylist())
 

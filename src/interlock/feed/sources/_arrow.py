@@ -196,7 +196,7 @@ class _Stream:
 
 
 def _describe(label: str, field: Any, batches: Sequence[tuple[_Batches, int, int]]) -> Column:
-    first = pa.array([], field.type)
+    first = None
     if not has_fixed_shape(field.type):
         for table, number, _ in batches:
             present = table.batch(number).column(field.name).drop_null()

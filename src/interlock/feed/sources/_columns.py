@@ -103,12 +103,12 @@ def has_fixed_shape(kind: Any) -> bool:
     return not (pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def shape_of(kind: Any, first: Any) -> tuple[int, ...]:
+def shape_of(kind: Any, first: Any = None) -> tuple[int, ...]:
     """Return the shape of a row.
 
     Args:
         kind: Arrow type of the column.
-        first: Array whose first element is a row that is there; not looked at where the type says it all.
+        first: Array whose first element is a row that is there; not needed where the type says it all.
     """
     if isinstance(kind, pa.FixedShapeTensorType):
         return tuple(kind.shape[axis] for axis in _axes(kind))
@@ -120,7 +120,7 @@ def shape_of(kind: Any, first: Any) -> tuple[int, ...]:
             shape.append(len(first[0]) if len(first) and first[0].is_valid else 0)
         else:
             return tuple(shape)
-        first = first.flatten() if len(first) else first
+        first = first.flatten() if first is not None and len(first) else first
         kind = kind.value_type
 
 
@@ -147,8 +147,7 @@ def column_of_lists(label: str, field: Any) -> Column:
             why=f"its type is {kind}, and only the outer lists may have any length",
             hint="write the inner ones as lists of a fixed size",
         )
-    inside = pa.array([], kind.value_type)
-    return Column(field.name, shape_of(kind.value_type, inside), numpy_dtype(kind), ragged=True)
+    return Column(field.name, shape_of(kind.value_type), numpy_dtype(kind), ragged=True)
 
 
 def decode(array: Any, column: Column) -> Decoded:

@@ -113,7 +113,7 @@ class ParquetSource:
     def _describe(self, field: Any, ragged: Sequence[str]) -> Column:
         if field.name in ragged:
             return column_of_lists(self._path, field)
-        first = pa.array([], field.type) if has_fixed_shape(field.type) else self._first_value(field.name)
+        first = None if has_fixed_shape(field.type) else self._first_value(field.name)
         return Column(field.name, shape_of(field.type, first), numpy_dtype(field.type))
 
     def _first_value(self, name: str) -> Any:
