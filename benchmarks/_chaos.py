@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from interlock.drain import open_sink
+from interlock.drain import open_sink, read_committed, verify_sink
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Collection, Iterable, Sequence
-    from pathlib import Path
 
 RunStep: TypeAlias = "Callable[[str, Callable[[], None]], None]"
 NEEDS = {"parquet": "pyarrow", "arrow": "pyarrow", "npy": "", "safetensors": "", "zarr": "zarr", "webdataset": ""}
@@ -82,6 +83,29 @@ def forked(action: Callable[[], None], log: Path) -> int:
 def ended(pid: int) -> int:
     """Wait for a fork; return its exit code, or minus the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def check_ids(sink: str, counts: Counter[int], promised: set[int], rows: int, *, once: bool, complete: bool) -> None:
+    """Look at the ids that are visible; raise with what is wrong.
+
+    Args:
+        sink: Where they are.
+        counts: How often each is there.
+        promised: Those that were told to be committed.
+        rows: How many there are in all.
+        once: Whether none may be there twice.
+        complete: Whether all must be there.
+    """
+    doubled = [one for one, count in counts.items() if count > 1]
+    assert not (once and doubled), f"doubled: {doubled}"
+    assert promised <= set(counts), f"lost: {sorted(promised - set(counts))}"
+    if (Path(sink.partition(":")[2]) / "_interlock/run.json").exists():
+        committed = read_committed(sink)
+        assert promised <= {one for one in range(rows) if one in committed}, "not committed though told so"
+    if complete:
+        assert set(counts) == set(range(rows)), f"missing: {sorted(set(range(rows)) - set(counts))}"
+        report = verify_sink(sink)
+        assert report.ok, report.problems
 
 
 def serve(numbers: Iterable[int], trial: Callable[[int], dict[str, Any]]) -> None:

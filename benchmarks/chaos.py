@@ -46,9 +46,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from _chaos import break_at, die, end_with, ended, forked, installed_sinks, refuse, serve, served  # type: ignore[import-not-found]
+from _chaos import break_at, check_ids, die, end_with, ended, forked, installed_sinks, refuse, serve, served  # type: ignore[import-not-found]
 from interlock.cli import main as command_line
-from interlock.drain import Drain, _publish, read_committed, verify_sink
+from interlock.drain import Drain, _publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,16 +173,8 @@ def check(sink: str, promised: set[int], seen: Path, *, complete: bool, doubts: 
         counts.update(ids.tolist())
         right = np.array_equal(half, ids * 0.5) and (row == ids[:, None]).all() and row.shape == (len(ids), WIDTH)
         assert not len(ids) or right, f"wrong values in {shard.name}"
-    doubled = [one for one, count in counts.items() if count > 1]
-    assert not doubled, f"doubled: {doubled}"
-    assert promised <= set(counts), f"lost: {sorted(promised - set(counts))}"
-    if (root / "_interlock/run.json").exists():
-        committed = read_committed(sink)
-        assert promised <= {one for one in range(ROWS) if one in committed}, "not committed though told so"
+    check_ids(sink, counts, promised, ROWS, once=True, complete=complete)
     if complete:
-        assert set(counts) == set(range(ROWS)), f"missing: {sorted(set(range(ROWS)) - set(counts))}"
-        report = verify_sink(sink)
-        assert report.ok, report.problems
         left = [
             path.name
             for name in ("tmp", "quarantine")[: 1 if doubts else 2]

@@ -30,7 +30,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from _chaos import break_at, die, end_with, ended, forked, installed_sinks, refuse, serve, served  # type: ignore[import-not-found]
+from _chaos import break_at, check_ids, die, end_with, ended, forked, installed_sinks, refuse, serve, served  # type: ignore[import-not-found]
 from interlock.drain import (
     Drain,
     _maintain,
@@ -38,9 +38,7 @@ from interlock.drain import (
     _rewrite,
     compact_sink,
     open_sink,
-    read_committed,
     settle_sink,
-    verify_sink,
 )
 
 ROWS = 120
@@ -89,16 +87,7 @@ def check(sink: str, folder: Path, promised: set[int], *, once: bool, complete: 
         counts.update(ids.tolist())
         right = (np.asarray(rows["half"]) == ids * 0.5).all() and (np.asarray(rows["row"]) == ids[:, None]).all()
         assert right, f"wrong values in {shard.name}"
-    doubled = [one for one, count in counts.items() if count > 1]
-    assert not (once and doubled), f"doubled: {doubled}"
-    assert promised <= set(counts), f"lost: {sorted(promised - set(counts))}"
-    if (root / "_interlock/run.json").exists():
-        committed = read_committed(sink)
-        assert promised <= {one for one in range(ROWS) if one in committed}, "not committed though told so"
-    if complete:
-        assert set(counts) == set(range(ROWS)), f"missing: {sorted(set(range(ROWS)) - set(counts))}"
-        report = verify_sink(sink)
-        assert report.ok, report.problems
+    check_ids(sink, counts, promised, ROWS, once=once, complete=complete)
     (folder / "rows").write_text(str(len(counts)))
 
 

@@ -69,8 +69,8 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("embeddings, 2 KB rows", (512,), "float32", 256, 1024),
-    Workload("hidden states, 32 KB rows", (4, 4096), "float16", 64, 256),
+    Workload("embeddings, 2 KB rows", (512,), "float32", 256, 2048),
+    Workload("hidden states, 32 KB rows", (4, 4096), "float16", 64, 512),
     Workload("weather fields, 303 MB rows", (73, 721, 1440), "float32", 1, 6),
 )
 SMALL = (

@@ -127,7 +127,8 @@ def test_the_summary_has_the_promised_keys_and_adds_up(bench):
 
 
 def test_without_json_the_summary_is_a_short_table_and_progress_is_off_stdout(bench):
-    said = bench.call("predict", f"{bench.file(DOUBLE)}:double", bench.source, bench.sink)
+    slow = "import time\ndef double(batch):\n    time.sleep(0.02)\n    return batch * 2\n"  # else too quick to tell
+    said = bench.call("predict", f"{bench.file(slow)}:double", bench.source, bench.sink)
     assert said.code == 0
     assert said.out.startswith("rows     10 of 10 committed (0 from before, 0 failed)\n")
     lines = said.out.splitlines()

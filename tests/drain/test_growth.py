@@ -51,8 +51,17 @@ def test_a_writer_that_brings_nothing_is_taken_back_and_none_is_tried_again():
 
 
 def test_a_gain_of_less_than_a_tenth_is_none():
-    assert Pretend(2, lambda lanes: 1e9 * (1.0, 1.08)[lanes - 1]).run(10) == 1
-    assert Pretend(2, lambda lanes: 1e9 * (1.0, 1.15)[lanes - 1]).run(10) == 2
+    assert Pretend(3, lambda lanes: 1e9 * (1.0, 1.5, 1.62)[lanes - 1]).run(10) == 2
+    assert Pretend(3, lambda lanes: 1e9 * (1.0, 1.5, 1.72)[lanes - 1]).run(10) == 3
+
+
+def test_a_second_writer_is_not_judged_by_the_moment_before_it():
+    """In which the first seemed fast: what it had taken so far lay in buffers."""
+    pretend = Pretend(2, lambda _: 1e10)
+    while pretend.run(0.1) < 2:
+        pass
+    pretend.speed = lambda lanes: 1e9 * lanes
+    assert pretend.run(10) == 2
 
 
 def test_a_producer_that_is_slower_gets_no_second_writer():
@@ -82,13 +91,13 @@ def test_few_jobs_say_nothing():
 
 def test_a_moment_says_nothing():
     growth = Growth(4)
-    assert [growth.observe(at / 1000, at / 1000, at << 20, at) for at in range(100)] == [1] * 100
-    assert growth.observe(0.1, 0.1, 100 << 20, 100) == 2
-    assert [growth.observe(at / 1000, at / 1000, at << 21, at) for at in range(101, 600)] == [2] * 499
-    assert growth.observe(0.6, 0.6, 600 << 21, 600) == 3
+    assert [growth.observe(at / 1000, at / 1000, at << 20, at) for at in range(50)] == [1] * 50
+    assert growth.observe(0.05, 0.05, 50 << 20, 50) == 2
+    assert [growth.observe(at / 1000, at / 1000, at << 21, at) for at in range(51, 550)] == [2] * 499
+    assert growth.observe(0.55, 0.55, 550 << 21, 550) == 3
 
 
 def test_a_second_writer_comes_sooner_than_a_third_but_not_for_a_few_jobs():
     growth = Growth(4)
-    assert [growth.observe(at / 50, at / 50, at << 20, at) for at in range(16)] == [1] * 16
-    assert growth.observe(0.32, 0.32, 16 << 20, 16) == 2
+    assert [growth.observe(at / 50, at / 50, at << 20, at) for at in range(8)] == [1] * 8
+    assert growth.observe(0.16, 0.16, 8 << 20, 8) == 2

@@ -155,7 +155,7 @@ class Ticks:
 def test_each_second_of_a_writer_is_in_one_field(every_sink, monkeypatch):
     ticks = Ticks()
     monkeypatch.setattr(_publish, "Stopwatch", lambda phases: Stopwatch(phases, ticks))
-    with Drain(every_sink, nan="fail", shard_bytes=20_000) as drain:
+    with Drain(every_sink, nan="fail", shard_bytes=20_000, writers=1) as drain:
         while not drain.statistics().idle_s:
             pass  # its thread comes to where it waits for rows
         for start in range(0, 3_000, 100):

@@ -17,6 +17,8 @@ import pytest
 
 from interlock.drain import Drain, _growth, _publish, _writer, verify_sink
 from interlock.drain._lane import Lane
+from interlock.drain._sinks._npy import NpySink
+from interlock.drain._sinks._parquet import ParquetSink
 from interlock.errors import BoundError, SinkError, UsageError
 
 SHARD: dict[str, Any] = {"shard_bytes": 64, "commit_interval_s": 3600.0}
@@ -373,7 +375,7 @@ def slow_writers(monkeypatch):
 
 @pytest.mark.usefixtures("eager_growth", "slow_writers")
 def test_by_itself_a_drain_begins_with_one_writer_and_adds_others_while_put_waits(sink, rows):
-    with Drain(sink, budget_bytes=512, shard_bytes=1 << 20) as drain:
+    with Drain(sink, budget_bytes=2048, shard_bytes=1 << 20) as drain:
         assert writers_of(drain) == 1
         for first in range(5000):
             put(drain, first, rows=1)
@@ -444,3 +446,33 @@ def test_one_writer_stays_one(sink, rows):
             put(drain, first, rows=1)
         assert writers_of(drain) == 1
     assert list(rows(sink)) == list(range(100))
+
+
+@pytest.mark.usefixtures("eager_growth", "slow_writers")
+def test_a_flush_with_much_before_it_gets_help(sink, rows):
+    """Nobody puts any more: what is seen then is seen by the flush."""
+    with Drain(sink, shard_bytes=512) as drain:
+        growth = drain._writer._growth
+        assert growth is not None
+        growth.most = 1
+        for first in range(500):
+            put(drain, first, rows=1)
+        assert writers_of(drain) == 1
+        growth.most, growth._settled = 3, False
+        drain.flush()
+        assert writers_of(drain) == 3
+    assert sorted(rows(sink)) == list(range(500))
+
+
+@pytest.mark.usefixtures("eager_growth", "slow_writers")
+@pytest.mark.parametrize(("copies", "expected"), [(0, 3), (10, 3), (30, 2), (100, 1)])
+def test_there_are_no_more_than_encode_within_the_budget(sink, monkeypatch, copies, expected):
+    """Jobs of 72 bytes, and a budget of 60 of them."""
+    monkeypatch.setattr(
+        ParquetSink if sink.startswith("parquet:") else NpySink, "working_copies", copies, raising=False
+    )
+    with Drain(sink, budget_bytes=60 * 72, shard_bytes=64) as drain:
+        for first in range(300):
+            put(drain, first, rows=1)
+        drain.flush()
+        assert writers_of(drain) == expected

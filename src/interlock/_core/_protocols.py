@@ -396,6 +396,14 @@ class SupportsLimits(Protocol):
         """Names of element types among bool, integers and float16 to float64 that it does not hold."""
         ...
 
+    @property
+    def working_copies(self) -> int:
+        """How often the bytes of a put are in memory besides while they are encoded; 0 where a sink does not say.
+
+        By itself a drain has no more writers than make such copies within its budget.
+        """
+        ...
+
     def check(self, ids: npt.NDArray[Any], names: Sequence[str]) -> None:
         """Refuse ids and names of outputs, before anything of a put is taken.
 

@@ -92,6 +92,7 @@ class Backlog:
     Attributes:
         shard_bytes: Rows that fill a shard.
         limit: How many lanes may begin shards.
+        largest_bytes: Of all jobs so far, the rows of the largest.
         doors: Of the lanes, by number.
         written: What drives the timeline of that name.
         committed: What drives the timeline of that name.
@@ -100,6 +101,7 @@ class Backlog:
     def __init__(self, written: HostTimeline, committed: HostTimeline) -> None:
         self.shard_bytes = 1
         self.limit = 1
+        self.largest_bytes = 0
         self.doors: tuple[Door, ...] = ()
         self.written = Watermark(written)
         self.committed = Watermark(committed)
@@ -119,6 +121,7 @@ class Backlog:
         """Append a job. Only by whoever holds the drain's lock; never blocks."""
         self._jobs.append(job)  # first: whatever an interrupt leaves out, the next call makes up for
         self._posted_bytes += job.size_bytes
+        self.largest_bytes = max(self.largest_bytes, job.size_bytes)
         with self._lock:
             self._wake()
 
@@ -161,9 +164,13 @@ class Backlog:
         """Tell whether `put` waits for room while rows that have landed wait for a lane: another would write them."""
         return self._put_waits and self._has_landed_rows()
 
+    def has_backlog(self) -> bool:
+        """Tell whether rows for a whole shard wait for a lane."""
+        return self._posted_bytes - self._taken_bytes >= self.shard_bytes
+
     def is_behind(self) -> bool:
         """Tell whether rows for a whole shard wait for a lane, and the oldest have landed: another would write them."""
-        return self._posted_bytes - self._taken_bytes >= self.shard_bytes and self._has_landed_rows()
+        return self.has_backlog() and self._has_landed_rows()
 
     def _has_landed_rows(self) -> bool:
         with self._lock:
@@ -178,7 +185,7 @@ class Backlog:
             return True
         if door.number >= self.limit:
             return False
-        return door.has_open or self._put_waits or self._posted_bytes - self._taken_bytes >= self.shard_bytes
+        return door.has_open or self._put_waits or self.has_backlog()
 
     def _wake(self) -> None:
         """Have the first lane that is idle and may take a job look for it."""

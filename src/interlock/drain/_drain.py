@@ -96,9 +96,10 @@ class Drain:
             is larger travels alone, through slots of half the budget into host memory of its own: so then the host
             holds that row and the budget.
         writers: Threads that encode and write, each a shard of its own: shards interleave, the rows of a put stay
-            together unless it is large. A second one begins a shard when rows for a whole one wait. `auto`: one, and
-            while it does not keep up another, up to four or the processors, as long as each brings a tenth. A function
-            as sink and `null:` have one, and get rows in the order of the puts.
+            together unless it is large. A second one begins a shard when rows for a whole one wait. `auto`: one, a
+            second when it does not keep up, and others up to four or the processors, as long as each brings a tenth
+            and what the format holds besides while it encodes (`parquet:` six times a large put) fits the budget. A
+            function as sink and `null:` have one, and get rows in the order of the puts.
         shard_bytes: Size at which a shard is committed.
         commit_interval_s: Age at which it is.
         nan: `fail` records rows with a NaN as failed in place of writing them.
@@ -178,7 +179,7 @@ class Drain:
         self._puts = self._flushes = self._rows_put = self._rows_duplicate = 0
         self._stored = StoredRows(self._store) if isinstance(self._store, Store) else None
         self._ids_kind = self._store.run.ids
-        settings = WriterSettings(writers, shard_bytes, commit_interval_s, nan, timeout_s)
+        settings = WriterSettings(writers, budget_bytes, shard_bytes, commit_interval_s, nan, timeout_s)
         self._writer = Writer(self._store, self._link, settings)
         self._intake = Intake(
             self._link,
@@ -503,6 +504,7 @@ class Drain:
         self._link.jobs.post(FlushJob(tick))
         try:
             with self._times.on("flush"):
+                self._intake.hear_while_behind()
                 wait(Fence([(self._link.committed, tick)]), timeout_s=self._timeout_s, what="the flush")
         except DeviceError:
             self._link.raise_failure()

@@ -9,9 +9,10 @@ _WINDOW_S = 0.5
 _JOBS_PER_LANE = 4
 """Shorter windows say nothing of a rate."""
 
-_FIRST_S = 0.1
-_FIRST_JOBS = 16
-"""But when one lane is behind for so long, a second is tried: a short run would be over before more is known."""
+_FIRST_S = 0.05
+_FIRST_JOBS = 8
+"""But when one lane is behind for so long, it gets a second: a short run would be over before more is known. It is not
+judged, since so short a time gives no rate to judge it by."""
 
 _WAITED = 0.5
 """Part of a window in which lanes were behind: below it they are not the limit."""
@@ -31,18 +32,19 @@ class _Sample:
 
 @final
 class Growth:
-    """Adds a lane when those that there are do not keep up; takes it back, for good, if it brought nothing.
+    """Adds a lane when those that there are do not keep up; takes a third or later one back if it brought nothing.
 
     Args:
         most: Most lanes.
 
     Attributes:
         lanes: How many there should be.
+        most: As given; may be lowered later.
     """
 
     def __init__(self, most: int) -> None:
         self.lanes = 1
-        self._most = most
+        self.most = most
         self._settled = False
         self._start: _Sample | None = None
         self._rate_before = 0.0
@@ -63,9 +65,9 @@ class Growth:
             self._start = now
             return self.lanes
         seconds = now.now_s - start.now_s
-        jobs = now.jobs - start.jobs
-        is_first = self.lanes == 1 and seconds >= _FIRST_S and jobs >= _FIRST_JOBS
-        if not is_first and (seconds < _WINDOW_S or jobs < _JOBS_PER_LANE * self.lanes):
+        ended = now.jobs - start.jobs
+        is_first = self.lanes == 1 and seconds >= _FIRST_S and ended >= _FIRST_JOBS
+        if not is_first and (seconds < _WINDOW_S or ended < _JOBS_PER_LANE * self.lanes):
             return self.lanes
         self._start = now
         if now.waited_s - start.waited_s < _WAITED * seconds:  # so the rate is that of the producer
@@ -75,9 +77,9 @@ class Growth:
         if rate < _GAIN * self._rate_before:
             self.lanes -= 1
             self._settled = True
-        elif self.lanes < self._most:
+        elif self.lanes < self.most:
             self.lanes += 1
-            self._rate_before = rate
+            self._rate_before = 0.0 if is_first else rate
         else:
             self._settled = True
         return self.lanes

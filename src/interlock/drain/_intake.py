@@ -51,6 +51,9 @@ another is made: waiting costs at most as much again, and a link that is busy an
 Need: TypeAlias = "tuple[Staging, dict[Key, Any], int]"
 """What goes into one slot: of which device, what, and how many bytes."""
 
+_LOOK_S = 0.1
+"""How often lanes are looked after while nobody puts."""
+
 _MOST_JOBS = 1024
 """Puts between the caller and the writer: a bound for rows so small that their bytes bound nothing."""
 
@@ -375,6 +378,22 @@ class Intake:
         self._behind_since = (now_s, self.wait_writer_s) if self._link.jobs.is_behind() else None
         if self._behind_since is not None:
             self._link.waited(self.wait_writer_s + self._behind_s)
+
+    def hear_while_behind(self) -> None:
+        """Hear the lanes while rows for a whole shard wait for one, so that another may be started.
+
+        Blocks: for that long, and no longer than `timeout_s`.
+
+        Raises:
+            SinkError: Writing failed.
+        """
+        deadline_s = time.monotonic() + self._timeout_s
+        while self._link.jobs.has_backlog() and time.monotonic() < deadline_s:
+            message = self._link.owner.wait_take(_LOOK_S)
+            self._link.raise_failure()
+            if message is not None:
+                self._hear(message)
+            self._look_behind()
 
     def _hear(self, message: Message) -> None:
         if isinstance(message, Written):

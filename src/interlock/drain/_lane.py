@@ -48,6 +48,7 @@ class WriterSettings:
     """What the drain's user chose for the lanes; see `Drain`."""
 
     writers: int | Literal["auto"]
+    budget_bytes: int
     shard_bytes: int
     commit_interval_s: float
     nan: Literal["keep", "fail"]

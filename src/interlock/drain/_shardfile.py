@@ -1,4 +1,4 @@
-"""Files that formats write shards into: the time of that is counted, and their bytes are hashed on the way."""
+"""Files that formats write shards into: their bytes are hashed on the way, and the time of both is counted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, final
 
 from interlock.drain._digests import ALGORITHM, Running
-from interlock.drain._times import writing
+from interlock.drain._times import hashing, writing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,8 @@ class ShardFile(io.FileIO):
             while left:
                 left = left[super().write(left) :]
         if self._running is not None:
-            self._running.write(self._offset_bytes, whole)
+            with hashing():
+                self._running.write(self._offset_bytes, whole)
         self._offset_bytes += len(whole)
         return len(whole)
 

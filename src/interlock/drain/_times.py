@@ -123,6 +123,11 @@ def writing() -> AbstractContextManager[None]:
     return nullcontext() if _here.watch is None else _here.watch.on("write")
 
 
+def hashing() -> AbstractContextManager[None]:
+    """As `writing`, of hashing what is written."""
+    return nullcontext() if _here.watch is None else _here.watch.on("hash")
+
+
 def count_as_writing(seconds: float) -> None:
     """Count the last seconds of the calling thread as writing: others wrote for it, and it waited for them."""
     if _here.watch is not None:

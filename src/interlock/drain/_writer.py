@@ -47,6 +47,7 @@ class Writer:
         self._settings = settings
         wanted = 1 if isinstance(store, NullStore) else settings.writers
         self._growth = Growth(usable_writers()) if wanted == "auto" else None
+        self._copies = 0 if isinstance(store, NullStore) else int(getattr(store.sink, "working_copies", 0))
         self._lock = threading.Lock()
         self._closed = False
         self.lanes: tuple[Lane, ...] = ()
@@ -109,6 +110,10 @@ class Writer:
         """Start another lane if those that there are were behind, and the last one helped."""
         if self._growth is None:
             return
+        copied_bytes = self._copies * self._link.jobs.largest_bytes
+        if copied_bytes:
+            most = max(1, self._settings.budget_bytes // copied_bytes)
+            self._growth.most = min(self._growth.most, most)
         limit = self._growth.observe(
             time.monotonic(),
             waited_s,

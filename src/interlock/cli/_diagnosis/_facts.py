@@ -202,7 +202,7 @@ class Facts:
         links: Speed of the links, one per device that was reached in time.
         copy_bytes: Size of the host copies.
         host_copies: Speed of the host, by number of threads.
-        hash_gb_per_s: Speed at which one thread hashes, as a drain does with each shard of `parquet:`.
+        hash_gb_per_s: Speed at which one thread hashes, as a drain does with each shard.
         disk: Speed of the storage that was asked about.
         unmeasured: What was not measured, and why.
     """

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
+from interlock._urls import masked, opened
 from interlock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,10 +37,6 @@ _CODES: tuple[tuple[type[OSError], int], ...] = (
     (IsADirectoryError, errno.EISDIR),
     (NotADirectoryError, errno.ENOTDIR),
 )
-_SECRETS = (
-    (re.compile(r"://[^/\s@]+@"), "://…@"),
-    (re.compile(r"(?i)([\w-]*(?:sig|signature|token|key|secret|password|credential)[\w-]*)=[^&\s'\"]+"), r"\1=…"),
-)
 
 
 def check_url(url: str) -> None:
@@ -64,29 +60,6 @@ def check_url(url: str) -> None:
         )
 
 
-def _opened(url: str) -> tuple[Any, str]:
-    try:
-        from fsspec.core import url_to_fs  # noqa: PLC0415 - local sinks never load fsspec
-    except ImportError as error:
-        raise UsageError(
-            f"cannot write to {url}", why="fsspec is not installed", hint="pip install 'interlock[remote]'"
-        ) from error
-    try:
-        system, path = url_to_fs(url)
-    except ImportError as error:  # s3fs, gcsfs, adlfs: fsspec says which
-        raise UsageError(f"cannot write to {url}", why=str(error), hint="install what it names") from error
-    except ValueError as error:
-        raise UsageError(f"cannot write to {url}", why=masked(str(error)), hint="check the url") from error
-    return system, str(path).rstrip("/")
-
-
-def masked(text: str) -> str:
-    """Return a message without what may be secret in it."""
-    for pattern, instead in _SECRETS:
-        text = pattern.sub(instead, text)
-    return text
-
-
 @final
 class Client:
     """A folder of a remote store. Names are relative to it. All errors are `OSError`, without secrets.
@@ -104,7 +77,8 @@ class Client:
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.url = url.rstrip("/")
-        self._system, self._root = _opened(url)
+        self._system, root = opened(url, "write to")
+        self._root = root.rstrip("/")
         self._timeout_s = timeout_s
         self._made: set[str] = set()
 

@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from interlock._core._rows import RaggedRows
 from interlock.drain._files import remove, sync
 from interlock.drain._schema import ID_COLUMN
-from interlock.drain._sinks._parquet import begin, damaged, give_up, read_content, read_table
+from interlock.drain._sinks._parquet import COPIES, begin, damaged, give_up, read_content, read_table
 from interlock.drain._sinks._tables import TableShard
 from interlock.errors import SinkError, UsageError
 
@@ -51,6 +51,7 @@ class DeltaSink:
     suffix = ".parquet"
     dtypes: frozenset[str] = frozenset()
     ragged = True
+    working_copies = COPIES
     lacks = frozenset({"uint8", "uint16", "uint32", "uint64", "float16"})
 
     def __init__(self) -> None:

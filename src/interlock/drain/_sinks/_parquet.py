@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from interlock._core._rows import Rows
 
 
+COPIES = 6
+"""Measured: levels of 2 bytes a number, the page, and buffers that grew by doubling. Large rows are all of a piece."""
+
 _LEVELS = 1 << 16
 """Numbers that the encoder takes at a time. With its own 1,024, vectors take it a tenth (float16) to a fifth longer."""
 
@@ -32,6 +35,7 @@ class ParquetSink:
     scheme = "parquet"
     suffix = ".parquet"
     ragged = True
+    working_copies = COPIES
 
     def open_shard(self, path: Path, *, run: str) -> TableShard:
         """As in `Sink`."""

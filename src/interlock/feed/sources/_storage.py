@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, final
 
+from interlock._urls import masked, opened
 from interlock.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
@@ -195,24 +196,12 @@ class _as_os_error:  # noqa: N801 - a context manager that reads as a verb
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, (OSError, UsageError)):
-            raise OSError(f"{type(error).__name__}: {error}") from error
+            raise OSError(f"{type(error).__name__}: {masked(str(error))}") from error
 
 
 def _remote(location: str) -> tuple[Any, str]:
     """Return the file system of a url and the path in it."""
-    try:
-        from fsspec.core import url_to_fs  # noqa: PLC0415 - local paths never load fsspec
-    except ImportError as error:
-        raise UsageError(
-            f"cannot read {location}", why="fsspec is not installed", hint="pip install 'interlock[remote]'"
-        ) from error
-    try:
-        system, path = url_to_fs(location)
-    except ImportError as error:  # s3fs, gcsfs, aiohttp: fsspec says which
-        raise UsageError(f"cannot read {location}", why=str(error), hint="install what it names") from error
-    except ValueError as error:
-        raise UsageError(f"cannot read {location}", why=str(error), hint="check the url") from error
-    return system, str(path)
+    return opened(location, "read")
 
 
 def is_folder(location: str) -> bool:
