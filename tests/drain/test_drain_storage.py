@@ -13,7 +13,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from interlock.drain import Drain, _publish, open_sink, read_status, verify_sink
+from interlock.drain import Crop, Drain, _publish, open_sink, read_status, verify_sink
+from interlock.drain._files import check_of
 from interlock.drain._folder import Folder
 from interlock.drain._manifest import ShardRecord
 from interlock.errors import SinkConflictError, SinkError, UsageError
@@ -189,6 +190,34 @@ def test_rows_of_unknown_conditions_are_not_taken_for_known_ones(sink):
     write(sink, [1])
     with pytest.raises(SinkConflictError, match="conditions were not recorded"):
         Drain(sink, fingerprint={"a": 1})
+
+
+def test_rows_that_were_stored_after_other_reductions_are_refused(sink):
+    """They look alike, so that the schema does not tell."""
+    rows = np.arange(12.0).reshape(2, 6)
+    with Drain(sink, outputs={"y": Crop(slice(0, 3))}) as drain:
+        drain.put([1, 2], {"y": rows})
+    with pytest.raises(SinkConflictError) as caught:
+        Drain(sink, outputs={"y": Crop(slice(3, 6))})
+    assert "outputs.y was" in str(caught.value)
+    with pytest.raises(SinkConflictError, match="is now not there"):
+        Drain(sink)
+    with Drain(sink, outputs={"y": [Crop(slice(0, 3))]}) as drain:
+        drain.put([3, 4], {"y": rows})
+    assert read_status(sink).rows_committed == 4
+    with Drain(sink, outputs={"y": Crop(slice(3, 6))}, restart=True) as drain:
+        drain.put([1], {"y": rows[:1]})
+
+
+def test_a_sink_that_does_not_say_what_was_done_to_its_outputs_goes_on(sink, folder):
+    """As one that was written before that was recorded."""
+    write(sink, [1])
+    file = folder / "_interlock/run.json"
+    record = json.loads(file.read_text())
+    del record["outputs"], record["check"]
+    file.write_text(json.dumps({**record, "check": check_of(record)}))
+    write(sink, [2])
+    assert read_status(sink).rows_committed == 2
 
 
 def test_while_nothing_is_committed_the_conditions_may_change(sink):

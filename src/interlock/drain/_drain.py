@@ -82,7 +82,7 @@ class Drain:
             `TopK(5)`, `Argmax()`, `Quantize()` or `Crop(slice(10, -10))`, all in `interlock.drain`; or a list, done in
             its order. Computed in `put`, by the framework that holds the array.
         fingerprint: The conditions under which the rows are made, as plain JSON values. A sink that was written under
-            others is refused; None skips the comparison.
+            others is refused; None skips the comparison. `outputs` are compared in any case.
         total: Rows that there will be, so that a status can tell what is missing.
         restart: Discard what is in the sink, if it is ours. Not with several ranks: none knows that it is the first.
         rank: (rank, world): which of how many processes this is, all of which write into one folder. `auto`: as
@@ -149,7 +149,14 @@ class Drain:
         fsync: Literal["commit", "never"] = "commit",
         verify: bool = False,
     ) -> None:
-        check_numbers(writers, total, budget_bytes=budget_bytes, shard_bytes=shard_bytes, timeout_s=timeout_s)
+        check_numbers(
+            writers,
+            total,
+            budget_bytes=budget_bytes,
+            shard_bytes=shard_bytes,
+            commit_interval_s=commit_interval_s,
+            timeout_s=timeout_s,
+        )
         check_choice("nan", nan, "keep", "fail")
         check_choice("repeats", repeats, "same", "first")
         check_choice("fsync", fsync, "commit", "never")
@@ -163,6 +170,7 @@ class Drain:
             self.sink,
             fingerprint=conditions,
             total=total,
+            outputs={name: [repr(one) for one in chain] for name, chain in self._reductions.items()},
             restart=restart,
             rank=self.rank,
             timeout_s=timeout_s,

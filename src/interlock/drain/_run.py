@@ -32,6 +32,7 @@ class RunRecord:
         total: Rows that there will be, or None.
         schema: Columns, once a shard was begun.
         ids: `int` or `str`, once a shard was begun.
+        outputs: What is done to outputs before they are stored, in words, by name; None if that was not recorded.
     """
 
     sink: str
@@ -40,11 +41,18 @@ class RunRecord:
     total: int | None
     schema: Schema | None = None
     ids: str | None = None
+    outputs: dict[str, list[str]] | None = None
 
     @classmethod
-    def new(cls, sink: str, fingerprint: dict[str, Any] | None, total: int | None) -> RunRecord:
+    def new(
+        cls,
+        sink: str,
+        fingerprint: dict[str, Any] | None,
+        total: int | None,
+        outputs: dict[str, list[str]] | None = None,
+    ) -> RunRecord:
         """Return the record of a dataset that begins now."""
-        return cls(sink, os.urandom(16).hex(), fingerprint, total)
+        return cls(sink, os.urandom(16).hex(), fingerprint, total, outputs=outputs)
 
     @classmethod
     def read(cls, storage: Storage) -> RunRecord | None:
@@ -76,7 +84,8 @@ class RunRecord:
             columns = None if schema is None else tuple(Column.from_json(one) for one in schema)
             run = str(value["run"])
             int(run, 16)
-            return cls(str(value["sink"]), run, value["fingerprint"], value["total"], columns, value["ids"])
+            outputs = value.get("outputs")
+            return cls(str(value["sink"]), run, value["fingerprint"], value["total"], columns, value["ids"], outputs)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, SinkConflictError):
                 raise
@@ -95,6 +104,19 @@ class RunRecord:
         value = {"format": FORMAT, **asdict(self), "schema": schema}
         content = json.dumps({**value, "check": check_of(value)}, indent=1).encode() + b"\n"
         storage.replace(name, content)
+
+    def check_conditions(
+        self, fingerprint: dict[str, Any] | None, outputs: dict[str, list[str]] | None, sink: str
+    ) -> None:
+        """Refuse to mix rows that were made under different conditions, or stored after other reductions.
+
+        Raises:
+            SinkConflictError: They differ; the message names each condition that does, with both values.
+        """
+        check_fingerprint(self.fingerprint, fingerprint, sink)
+        if self.outputs is not None and outputs is not None:
+            before, now = ({f"outputs.{name}": one for name, one in each.items()} for each in (self.outputs, outputs))
+            check_fingerprint(before, now, sink)
 
     def with_schema(self, schema: Schema, ids: str) -> RunRecord:
         """Return the record with columns and the kind of ids."""

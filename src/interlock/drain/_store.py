@@ -14,7 +14,7 @@ from interlock.drain._ids import IdArray, kind_of
 from interlock.drain._layout import parse_name
 from interlock.drain._manifest import Manifests, ShardRecord
 from interlock.drain._powercut import settle_unsynced
-from interlock.drain._run import RunRecord, check_fingerprint, forget_schemas, other_schema
+from interlock.drain._run import RunRecord, forget_schemas, other_schema
 from interlock.drain._storage import Storage, opened_storage
 from interlock.drain._unsynced import note_unsynced
 from interlock.errors import SinkConflictError, SinkError
@@ -48,6 +48,7 @@ class Store:
         text: The sink, as `parquet:out`.
         fingerprint: As what JSON makes of it, or None.
         total: Rows that there will be, or None.
+        outputs: What is done to outputs before they are stored, in words, by name; None if nobody knows.
         restart: Discard what is there, if it is ours.
         rank: Which of the writers.
         timeout_s: How long to wait while others open or rewrite.
@@ -79,6 +80,7 @@ class Store:
         fingerprint: dict[str, Any] | None,
         total: int | None,
         restart: bool,
+        outputs: dict[str, list[str]] | None = None,
         rank: int = 0,
         timeout_s: float = 60.0,
         syncs: bool = True,
@@ -100,7 +102,8 @@ class Store:
                 ours.callback(self.storage.lock(layout.lock, text).release)
                 self.storage.refresh()
                 dead = dead_ranks(self.storage, text, set(self.storage.ranks()) - {rank})
-                self._open(fingerprint, total, ours, restart=restart, dead=dead)
+                self._conditions = fingerprint, outputs
+                self._open(total, ours, restart=restart, dead=dead)
                 self._ours = ours.pop_all()
         self.resumed_rows = len(self.committed)
 
@@ -125,9 +128,8 @@ class Store:
         self.storage.refresh()
         return len(self.storage.ranks()) > 1
 
-    def _open(
-        self, fingerprint: dict[str, Any] | None, total: int | None, ours: ExitStack, *, restart: bool, dead: set[int]
-    ) -> None:
+    def _open(self, total: int | None, ours: ExitStack, *, restart: bool, dead: set[int]) -> None:
+        fingerprint, outputs = self._conditions
         storage = self.storage
         mine = dead | {storage.layout.rank}
         alone = mine >= set(storage.ranks())
@@ -138,17 +140,17 @@ class Store:
             _wipe(storage, run)
             run = None
         if run is None:
-            run = RunRecord.new(self.sink.scheme, fingerprint, total)
+            run = RunRecord.new(self.sink.scheme, fingerprint, total, outputs)
             run.save(storage)
         self.run = run
         for one in mine:
             settle_unsynced(self.text, storage.of(one), keep=not self.syncs)
         self._holdings = Holdings(self.text, self.sink, storage)
         if not alone or any(map(storage.layout.owns_name, storage.visible())):  # those may be adopted
-            check_fingerprint(run.fingerprint, fingerprint, self.text)
+            run.check_conditions(fingerprint, outputs, self.text)
         self._holdings.load(run)
         if self.shards:
-            check_fingerprint(run.fingerprint, fingerprint, self.text)
+            run.check_conditions(fingerprint, outputs, self.text)
         self._holdings.mend(mine, run)
         if not self.syncs:
             note_unsynced(storage)
@@ -159,12 +161,13 @@ class Store:
         self.failures = FailureLog(storage, syncs=self.syncs)
         ours.callback(self.failures.close)
         if alone:
-            self._refresh_run(fingerprint, total)
+            self._refresh_run(total)
         self.next_number = 1 + max(self._holdings.numbers(storage.layout.rank), default=-1)
 
-    def _refresh_run(self, fingerprint: dict[str, Any] | None, total: int | None) -> None:
+    def _refresh_run(self, total: int | None) -> None:
         """Store what may change between runs; while nothing is committed, that is everything but the run."""
         run = self.run
+        fingerprint, outputs = self._conditions
         if not self.shards:
             forget_schemas(self.storage)
         fresh = RunRecord(
@@ -174,6 +177,7 @@ class Store:
             run.total if total is None else total,
             run.schema if self.shards else None,
             run.ids if self.shards else None,
+            run.outputs if self.shards or outputs is None else outputs,
         )
         if fresh != run:
             self.run = fresh

@@ -198,8 +198,8 @@ def _lists(name: str, column: npt.NDArray[Any]) -> pa.Array:
 def from_arrow(column: pa.ChunkedArray) -> Rows:
     """Return a column as the rows that it was made of."""
     array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # what `combine_chunks` returns differs between versions
-        array = array.chunk(0)
+    if isinstance(array, pa.ChunkedArray):  # what `combine_chunks` returns differs between versions, and for large ones
+        array = array.chunk(0) if array.num_chunks == 1 else pa.concat_arrays(array.chunks)
     if not pa.types.is_list(array.type):
         return _array(array)
     offsets = array.offsets.to_numpy().astype(np.int64)
