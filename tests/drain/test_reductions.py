@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from interlock.devices import SimulatedDevice
 from interlock.drain import Argmax, Cast, Crop, Drain, Quantize, TopK, open_sink, read_status
-from interlock.errors import UsageError
+from interlock.errors import SinkConflictError, UsageError
 from interlock.lowlevel import DeviceArray
 
 RANDOM = np.random.default_rng(0)
@@ -147,8 +147,8 @@ def test_sinks_hold_what_is_left_and_later_runs_must_leave_the_same(tmp_path, sc
         drain.put(np.arange(12), rows)
         drain.put(np.arange(3), {name: value[:3] for name, value in rows.items()})  # the same rows again
     assert read_status(sink).rows_committed == 12
-    with Drain(sink, outputs={**outputs, "logits": TopK(4)}) as drain, pytest.raises(UsageError, match=r"\(3,\)"):
-        drain.put([99], {name: value[:1] for name, value in rows.items()})
+    with pytest.raises(SinkConflictError, match=r"outputs.logits was .*TopK\(count=3\).*, is now .*TopK\(count=4\)"):
+        Drain(sink, outputs={**outputs, "logits": TopK(4)})
     form, folder = open_sink(sink)
     (shard,) = (path for path in folder.iterdir() if path.name.startswith("part-"))
     stored = form.read_rows(shard, [0, 1])

@@ -26,7 +26,7 @@ from interlock.drain._lane import WriterSettings
 from interlock.drain._link import Link
 from interlock.drain._maintain import settle_sink
 from interlock.drain._metrics import prometheus_text
-from interlock.drain._options import check_choice, check_numbers, check_restart
+from interlock.drain._options import check_age, check_choice, check_numbers, check_restart
 from interlock.drain._outputs import leaves_of, leaves_of_rows
 from interlock.drain._ragged import chosen
 from interlock.drain._reductions import check_reductions, reduced
@@ -149,14 +149,8 @@ class Drain:
         fsync: Literal["commit", "never"] = "commit",
         verify: bool = False,
     ) -> None:
-        check_numbers(
-            writers,
-            total,
-            budget_bytes=budget_bytes,
-            shard_bytes=shard_bytes,
-            commit_interval_s=commit_interval_s,
-            timeout_s=timeout_s,
-        )
+        check_numbers(writers, total, budget_bytes=budget_bytes, shard_bytes=shard_bytes, timeout_s=timeout_s)
+        check_age("commit_interval_s", commit_interval_s)
         check_choice("nan", nan, "keep", "fail")
         check_choice("repeats", repeats, "same", "first")
         check_choice("fsync", fsync, "commit", "never")
