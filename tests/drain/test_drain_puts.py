@@ -421,5 +421,5 @@ def test_a_signal_handler_that_closes_the_drain_ends_the_put_and_what_was_put_is
 
 @pytest.mark.parametrize("age_s", [-1.0, float("nan")])
 def test_an_age_that_is_none_is_refused(sink, age_s):
-    with pytest.raises(UsageError, match="commit_interval_s is .*must not be negative"):
+    with pytest.raises(UsageError, match=r"commit_interval_s is .*must not be negative"):
         Drain(sink, commit_interval_s=age_s)
