@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -262,3 +264,41 @@ def test_a_file_below_has_its_whole_path_in_the_digest(tmp_path):
     before = digest_of(shard)
     (shard / "x/c").rename(shard / "x/d")
     assert digest_of(shard) != before
+
+
+_WITHOUT = """
+import sys
+sys.modules["xxhash"] = None
+import numpy as np
+from interlock import Drain
+from interlock.drain import verify_sink
+from interlock.errors import UsageError
+
+mine, other = sys.argv[1:]
+with Drain(mine) as drain:
+    drain.put(range(3), np.ones((3, 100_000)))
+assert verify_sink(mine).ok
+try:
+    verify_sink(other)
+except UsageError as error:
+    print(error)
+with Drain(other) as drain:  # it goes on, and adds shards of the other kind
+    drain.put([7], np.ones((1, 3)))
+"""
+
+
+@pytest.mark.parametrize("scheme", ["npy", "parquet"])
+def test_without_the_library_a_drain_works_and_its_shards_are_read_with_it_and_mixed(tmp_path, scheme, monkeypatch):
+    monkeypatch.undo()  # the other process has blocks of the usual size
+    mine, other = f"{scheme}:{tmp_path / 'mine'}", f"{scheme}:{tmp_path / 'other'}"
+    with Drain(other) as drain:
+        drain.put([1, 2], np.ones((2, 3)))
+    told = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, mine, other], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    assert "pip install xxhash" in told
+    for sink, kinds in ((mine, ["sha256"]), (other, ["sha256", "xxh3_128"])):
+        _, storage = opened_storage(sink)
+        found = sorted({record.digest.partition(":")[0] for _, record in Manifests(storage).records()})
+        assert found == kinds
+        assert verify_sink(sink).ok
