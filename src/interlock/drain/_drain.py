@@ -26,7 +26,7 @@ from interlock.drain._lane import WriterSettings
 from interlock.drain._link import Link
 from interlock.drain._maintain import settle_sink
 from interlock.drain._metrics import prometheus_text
-from interlock.drain._options import check_age, check_choice, check_numbers, check_restart
+from interlock.drain._options import check_ages, check_choice, check_numbers, check_restart
 from interlock.drain._outputs import leaves_of, leaves_of_rows
 from interlock.drain._ragged import chosen
 from interlock.drain._reductions import check_reductions, reduced
@@ -150,7 +150,7 @@ class Drain:
         verify: bool = False,
     ) -> None:
         check_numbers(writers, total, budget_bytes=budget_bytes, shard_bytes=shard_bytes, timeout_s=timeout_s)
-        check_age("commit_interval_s", commit_interval_s)
+        check_ages(commit_interval_s=commit_interval_s)
         check_choice("nan", nan, "keep", "fail")
         check_choice("repeats", repeats, "same", "first")
         check_choice("fsync", fsync, "commit", "never")
@@ -174,9 +174,7 @@ class Drain:
         self._seen = IdSet()
         self._link = Link()
         self._lock = threading.RLock()
-        self._timeout_s = timeout_s
-        self._repeats = repeats
-        self._pid = os.getpid()
+        self._pid, self._repeats, self._timeout_s = os.getpid(), repeats, timeout_s
         self._closed = self._is_inside = False
         self._puts = self._flushes = self._rows_put = self._rows_duplicate = 0
         self._stored = StoredRows(self._store) if isinstance(self._store, Store) else None

@@ -14,10 +14,11 @@ def check_positive(**options: float) -> None:
             raise UsageError(f"{name} is {value}", why="it must be positive")
 
 
-def check_age(name: str, seconds: float) -> None:
-    """Refuse what is no age; 0 is one."""
-    if not seconds >= 0:  # NaN is not either
-        raise UsageError(f"{name} is {seconds}", why="it must not be negative")
+def check_ages(**options: float) -> None:
+    """Refuse numbers that are negative."""
+    for name, value in options.items():
+        if not value >= 0:  # NaN is not either
+            raise UsageError(f"{name} is {value}", why="it must not be negative")
 
 
 def check_whole(**options: object) -> None:
