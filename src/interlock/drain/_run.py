@@ -105,17 +105,16 @@ class RunRecord:
         content = json.dumps({**value, "check": check_of(value)}, indent=1).encode() + b"\n"
         storage.replace(name, content)
 
-    def check_conditions(
-        self, fingerprint: dict[str, Any] | None, outputs: dict[str, list[str]] | None, sink: str
-    ) -> None:
+    def check_conditions(self, wanted: RunRecord, sink: str) -> None:
         """Refuse to mix rows that were made under different conditions, or stored after other reductions.
 
         Raises:
             SinkConflictError: They differ; the message names each condition that does, with both values.
         """
-        check_fingerprint(self.fingerprint, fingerprint, sink)
-        if self.outputs is not None and outputs is not None:
-            before, now = ({f"outputs.{name}": one for name, one in each.items()} for each in (self.outputs, outputs))
+        check_fingerprint(self.fingerprint, wanted.fingerprint, sink)
+        if self.outputs is not None and wanted.outputs is not None:
+            both = (self.outputs, wanted.outputs)
+            before, now = ({f"outputs.{name}": one for name, one in each.items()} for each in both)
             check_fingerprint(before, now, sink)
 
     def with_schema(self, schema: Schema, ids: str) -> RunRecord:

@@ -102,8 +102,8 @@ class Store:
                 ours.callback(self.storage.lock(layout.lock, text).release)
                 self.storage.refresh()
                 dead = dead_ranks(self.storage, text, set(self.storage.ranks()) - {rank})
-                self._conditions = fingerprint, outputs
-                self._open(total, ours, restart=restart, dead=dead)
+                wanted = RunRecord.new(self.sink.scheme, fingerprint, total, outputs)
+                self._open(wanted, ours, restart=restart, dead=dead)
                 self._ours = ours.pop_all()
         self.resumed_rows = len(self.committed)
 
@@ -128,8 +128,7 @@ class Store:
         self.storage.refresh()
         return len(self.storage.ranks()) > 1
 
-    def _open(self, total: int | None, ours: ExitStack, *, restart: bool, dead: set[int]) -> None:
-        fingerprint, outputs = self._conditions
+    def _open(self, wanted: RunRecord, ours: ExitStack, *, restart: bool, dead: set[int]) -> None:
         storage = self.storage
         mine = dead | {storage.layout.rank}
         alone = mine >= set(storage.ranks())
@@ -140,17 +139,17 @@ class Store:
             _wipe(storage, run)
             run = None
         if run is None:
-            run = RunRecord.new(self.sink.scheme, fingerprint, total, outputs)
+            run = wanted
             run.save(storage)
         self.run = run
         for one in mine:
             settle_unsynced(self.text, storage.of(one), keep=not self.syncs)
         self._holdings = Holdings(self.text, self.sink, storage)
         if not alone or any(map(storage.layout.owns_name, storage.visible())):  # those may be adopted
-            run.check_conditions(fingerprint, outputs, self.text)
+            run.check_conditions(wanted, self.text)
         self._holdings.load(run)
         if self.shards:
-            run.check_conditions(fingerprint, outputs, self.text)
+            run.check_conditions(wanted, self.text)
         self._holdings.mend(mine, run)
         if not self.syncs:
             note_unsynced(storage)
@@ -161,23 +160,22 @@ class Store:
         self.failures = FailureLog(storage, syncs=self.syncs)
         ours.callback(self.failures.close)
         if alone:
-            self._refresh_run(total)
+            self._refresh_run(wanted)
         self.next_number = 1 + max(self._holdings.numbers(storage.layout.rank), default=-1)
 
-    def _refresh_run(self, total: int | None) -> None:
+    def _refresh_run(self, wanted: RunRecord) -> None:
         """Store what may change between runs; while nothing is committed, that is everything but the run."""
         run = self.run
-        fingerprint, outputs = self._conditions
         if not self.shards:
             forget_schemas(self.storage)
         fresh = RunRecord(
             run.sink,
             run.run,
-            run.fingerprint if self.shards or fingerprint is None else fingerprint,
-            run.total if total is None else total,
+            run.fingerprint if self.shards or wanted.fingerprint is None else wanted.fingerprint,
+            run.total if wanted.total is None else wanted.total,
             run.schema if self.shards else None,
             run.ids if self.shards else None,
-            run.outputs if self.shards or outputs is None else outputs,
+            run.outputs if self.shards or wanted.outputs is None else wanted.outputs,
         )
         if fresh != run:
             self.run = fresh
